@@ -1,0 +1,63 @@
+# `make` alone lists the targets. Everything that is missing is installed by the targets that need it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+CARGO ?= cargo
+VENV := $(CURDIR)/target/venv
+PYTHON_NEEDS := tests/python/requirements.txt
+
+# The Rust test that runs an official client starts this interpreter.
+export BATON_TEST_PYTHON := $(VENV)/bin/python
+
+.PHONY: help demo test run check fmt clippy tidy bench setup tools clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+
+demo: tools ## Kill an engine in the middle of an answer and watch the answer go on.
+	$(CARGO) build --locked --release --bins --example demo
+	target/release/examples/demo
+
+test: setup ## All tests: units, properties, sockets, documentation, an official client.
+	$(CARGO) test --locked --doc
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	  echo "$(CARGO) nextest run"; $(CARGO) nextest run --locked; \
+	else \
+	  echo "$(CARGO) test (cargo-nextest would run the tests in parallel)"; \
+	  $(CARGO) test --locked --lib --bins --tests --examples; \
+	fi
+
+run: tools ## Run Baton with conf/baton.yaml.
+	$(CARGO) run --locked --release -- run -c conf/baton.yaml
+
+# Tidy is one of the tests.
+check: fmt clippy test ## What CI runs: formatting, lints with warnings denied, tidy, all tests.
+
+fmt: tools ## Is everything formatted?
+	$(CARGO) fmt --check
+
+clippy: tools ## Lints, warnings denied.
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+tidy: tools ## Only the rules of the house: layers, limits, names (tests/tidy.rs).
+	$(CARGO) test --locked --test tidy
+
+bench: tools ## Benchmarks; each asserts its result before it is timed.
+	$(CARGO) bench --locked
+
+setup: tools $(VENV)/ready ## Install what is missing: compilers, and the Python client for the tests.
+
+tools:
+	@scripts/setup.sh
+
+$(VENV)/ready: $(PYTHON_NEEDS)
+	@scripts/setup.sh python
+	python3 -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(PYTHON_NEEDS)
+	@touch $@
+
+clean: ## Remove everything that was built.
+	rm -rf target

@@ -1,0 +1,106 @@
+use proptest::prelude::*;
+
+use super::super::fixtures::{CONTENT, INCLUDE_USAGE, LOGPROBS, SGLANG, TOKEN_IDS, TOOL_CALL, events};
+use super::*;
+
+fn learned(data: &str) -> LearnedFrame {
+    learn(data.as_bytes()).unwrap_or_else(|| panic!("no frame in {data}"))
+}
+
+fn choice(rest: &str) -> String {
+    format!(r#"{{"id":"i","choices":[{{"index":0,{rest}}}]}}"#)
+}
+
+#[test]
+fn a_frame_is_the_event_without_its_text() {
+    let data = events(CONTENT).nth(1).unwrap();
+    let LearnedFrame { frame, kind } = learned(data);
+    assert_eq!(kind, TextKind::Content);
+    assert!(frame.prefix.ends_with(br#""delta":{"content":""#) && frame.suffix.starts_with(br#""},"logprobs":null"#));
+    assert_eq!([&*frame.prefix, b"<tool_call>", &*frame.suffix].concat(), data.as_bytes());
+}
+
+#[test]
+fn two_frames_are_enough_for_a_stream() {
+    let frames: Vec<_> = [1, 3].into_iter().map(|at| learned(events(SGLANG).nth(at).unwrap())).collect();
+    let fit = |data: &&str| frames.iter().any(|known| text_in(&known.frame, data.as_bytes()).is_some());
+    assert_eq!(events(SGLANG).filter(fit).count(), 4);
+    let known = learned(events(CONTENT).nth(1).unwrap());
+    let texts: Vec<_> = events(CONTENT).filter_map(|data| text_in(&known.frame, data.as_bytes())).collect();
+    assert_eq!(texts.len(), 26);
+    assert_eq!(texts[2], br#"{\""#);
+}
+
+#[test]
+fn thinking_is_framed_under_either_name() {
+    assert_eq!(learned(events(INCLUDE_USAGE).nth(1).unwrap()).kind, TextKind::Reasoning);
+    assert_eq!(learned(events(SGLANG).nth(1).unwrap()).kind, TextKind::Reasoning);
+    assert_eq!(learned(events(SGLANG).nth(3).unwrap()).kind, TextKind::Content);
+}
+
+#[test]
+fn older_engines_nulls_are_part_of_the_frame() {
+    let data = choice(
+        r#""delta":{"role":null,"content":"x","reasoning_content":null,"tool_calls":null},"logprobs":null,"finish_reason":null"#,
+    );
+    assert_eq!(learned(&data).kind, TextKind::Content);
+}
+
+#[test]
+fn an_event_that_says_more_than_a_text_has_no_frame() {
+    let content = r#""delta":{"content":"x"}"#;
+    for data in [
+        events(TOKEN_IDS).nth(1).unwrap().to_owned(),
+        events(LOGPROBS).nth(1).unwrap().to_owned(),
+        events(TOOL_CALL).nth(9).unwrap().to_owned(),
+        events(INCLUDE_USAGE).next().unwrap().to_owned(),
+        events(INCLUDE_USAGE).nth(4).unwrap().to_owned(),
+        events(INCLUDE_USAGE).nth(5).unwrap().to_owned(),
+        choice(r#""delta":{"reasoning":"x","reasoning_content":"x"}"#),
+        choice(r#""delta":{"reasoning":"x","content":"y"}"#),
+        choice(r#""delta":{"content":"x","refusal":"no"}"#),
+        choice(r#""delta":{"content":["x"]}"#),
+        choice(r#""delta":{"content":"x"},"delta":{}"#),
+        choice(&format!(r#"{content},"finish_reason":"stop""#)),
+        choice(content).replace("\"index\":0", "\"index\":1"),
+        choice(content).replace("}]}", "},{\"index\":1,\"delta\":{}}]}"),
+        choice(content).replace("}]}", "}],\"usage\":{\"completion_tokens\":1}}"),
+        "[DONE]".to_owned(),
+        "{\"error\":{\"message\":\"x\"}}".to_owned(),
+        "garbage".to_owned(),
+    ] {
+        assert!(learn(data.as_bytes()).is_none(), "{data}");
+    }
+}
+
+#[test]
+fn text_that_leaves_the_string_does_not_fit() {
+    let LearnedFrame { frame, .. } = learned(&choice(r#""delta":{"content":"x"}"#));
+    for (text, fits) in [
+        (&b""[..], true),
+        (b"plain", true),
+        (br#"\""#, true),
+        (br"\\", true),
+        (br"\", false),
+        (br"\\\", false),
+        (br#"a","reasoning":"b"#, false),
+        (b"a\nb", false),
+    ] {
+        let data = [&*frame.prefix, text, &*frame.suffix].concat();
+        assert_eq!(text_in(&frame, &data), fits.then_some(text), "{}", String::from_utf8_lossy(text));
+    }
+    let short = [&frame.prefix[..], &frame.suffix[1..]].concat();
+    assert_eq!(text_in(&frame, &short), None);
+}
+
+proptest! {
+    #[test]
+    fn whatever_fits_a_frame_and_can_be_unescaped_is_one_json_string(text in "(\\\\|\"|u|d83d|n|[a-z]|,|:|\\{|\n){0,8}") {
+        let seed = choice(r#""delta":{"content":"x"}"#);
+        let LearnedFrame { frame, .. } = learned(&seed);
+        let data = [&*frame.prefix, text.as_bytes(), &*frame.suffix].concat();
+        let fits = text_in(&frame, &data).is_some_and(|text| json::unescape(text, &mut String::new()).is_ok());
+        let parses = serde_json::from_str::<String>(&format!("\"{text}\"")).is_ok();
+        prop_assert_eq!(fits, parses);
+    }
+}

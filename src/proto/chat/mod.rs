@@ -1,0 +1,39 @@
+//! Typed views of chat completions: requests, the chunks of a streamed answer, and what the chunks add up to.
+//!
+//! A view reads what Baton needs and keeps everything else. Whatever is written again (a request with a longer message
+//! list, a chunk with another id) is written from the raw JSON text of its fields, so that an unknown field keeps its bytes
+//! and its place.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `json` | an object as an ordered list of raw fields; unescaping of one JSON string |
+//! | `request` | [`ChatRequest`]: what the client asked for, and what rules out a continuation |
+//! | `chunk` | [`parse`]: one event's data → a chunk, an engine's error or `[DONE]` |
+//! | `partial` | [`Partial`]: the fold of all chunks so far |
+//! | `frame` | [`learn`], [`text_in`]: the fast path for events that differ in one string only |
+//! | `tokens` | [`estimate`]: tokens in a text when nobody counted them |
+//! | `usage` | [`Usage`], [`merge`]: token counts, and those of the whole answer |
+//!
+//! The wire facts come from vLLM 0.32/0.33 (`entrypoints/openai/chat_completion/`) and SGLang 0.5.23
+//! (`srt/entrypoints/openai/`), and from recorded exchanges with vLLM 0.32 under `tests/fixtures/`.
+
+mod chunk;
+mod frame;
+pub(crate) mod json;
+mod partial;
+mod request;
+mod tokens;
+mod usage;
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+
+pub use chunk::{
+    Chunk, ChunkChoice, EngineError, FinishReason, Malformed, Parsed, ReasoningField, Shape, ToolCallDelta, parse,
+};
+pub use frame::{LearnedFrame, learn, text_in};
+pub use json::BadEscape;
+pub use partial::{Choice, Counted, Head, Partial, Phase, TextKind, ToolCall};
+pub use request::{ChatRequest, ClientUsage, Exclusion, RequestError};
+pub use tokens::{Ratios, estimate};
+pub use usage::{OriginalPrompt, Recovered, Usage, merge};

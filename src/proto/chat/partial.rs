@@ -1,0 +1,426 @@
+//! What has been generated so far: the fold of a stream's chunks.
+
+use super::chunk::{Chunk, ChunkChoice, FinishReason, ReasoningField, Shape, ToolCallDelta};
+use super::json::{self, BadEscape};
+use super::tokens::{Ratios, estimate};
+use super::usage::Usage;
+
+/// Choices kept of one answer; OpenAI's own limit for `n`. Pieces of further ones make the partial [opaque](Partial::is_opaque).
+const MAX_CHOICES: usize = 128;
+/// Tool calls kept of one choice. Further ones make the partial [opaque](Partial::is_opaque).
+const MAX_TOOL_CALLS: usize = 1024;
+
+/// What every chunk of an answer repeats: the head of leg 1 is the head of the whole answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// The answer's id.
+    pub id: String,
+    /// When it began, in seconds since 1970.
+    pub created: Option<u64>,
+    /// The model's public name.
+    pub model: String,
+    /// The engine's build, from the first chunk that names one.
+    pub system_fingerprint: Option<String>,
+}
+
+/// The fold of all chunks of a stream so far, whatever leg they came from.
+///
+/// Its size is that of the text it holds; the caller bounds the stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// From the first chunk that has an id or a model.
+    pub head: Option<Head>,
+    /// The name thinking is sent under. Until the first thinking text it is the name that stood there with `null`, if any.
+    pub reasoning_field: Option<ReasoningField>,
+    /// The choices in the order in which they appeared.
+    pub choices: Vec<Choice>,
+    /// The last usage seen. With several choices only that of the whole answer counts: vLLM's continuous usage is per choice.
+    pub usage: Option<Usage>,
+    shape: Shape,
+    expected: usize,
+    opaque: bool,
+    /// Set when a leg begins after text whose tokens nobody counted: all later counts of the whole contain that estimate.
+    estimated: bool,
+    /// How much of choice 0 the last usage covers.
+    counted: Extent,
+    ids: IdCount,
+}
+
+/// One choice of the answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// Which choice.
+    pub index: u32,
+    /// All thinking text.
+    pub reasoning: String,
+    /// All answer text.
+    pub content: String,
+    /// All tool calls, complete or not.
+    pub tool_calls: Vec<ToolCall>,
+    /// The last finish reason seen, also one that says *not finished*.
+    pub finish: Option<FinishReason>,
+}
+
+/// A tool call, put together from its pieces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolCall {
+    /// Which call of the choice.
+    pub index: u32,
+    /// The call's id.
+    pub id: Option<String>,
+    /// The function's name.
+    pub name: Option<String>,
+    /// The arguments' JSON text so far.
+    pub arguments: String,
+}
+
+/// Which of the two texts of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TextKind {
+    /// The answer.
+    Content,
+    /// The thinking.
+    Reasoning,
+}
+
+/// How far choice 0 is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No text yet.
+    Nothing,
+    /// Thinking text, no answer text.
+    Thinking,
+    /// The answer has begun.
+    Content,
+}
+
+/// A number of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// How many.
+    pub tokens: u64,
+    /// Whether the engines counted them all; otherwise at least a part is an estimate.
+    pub exact: bool,
+}
+
+/// Lengths in bytes of choice 0's texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extent {
+    reasoning: usize,
+    content: usize,
+    tools: usize,
+}
+
+/// Token ids listed with the chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct IdCount {
+    total: u64,
+    /// Those that came before the answer's text.
+    thinking: u64,
+    /// Text came without ids, so the numbers do not cover everything.
+    gaps: bool,
+}
+
+impl Default for Partial {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
+impl Partial {
+    /// Of an answer with `n` choices.
+    pub fn new(n: usize) -> Self {
+        Self {
+            head: None,
+            reasoning_field: None,
+            choices: Vec::new(),
+            usage: None,
+            shape: Shape::OpenAi,
+            expected: n.max(1),
+            opaque: false,
+            estimated: false,
+            counted: Extent::default(),
+            ids: IdCount::default(),
+        }
+    }
+
+    /// Adds what a chunk says.
+    pub fn fold(&mut self, chunk: &Chunk<'_>) {
+        self.fold_head(chunk);
+        for piece in &chunk.choices {
+            self.fold_choice(piece);
+        }
+        if let Some(usage) = chunk.usage.as_ref().filter(|_| self.expected == 1 || chunk.choices.is_empty()) {
+            self.usage = Some(usage.clone());
+            self.counted = self.extent();
+        }
+    }
+
+    /// Adds text from an event that matched a frame: the content of a JSON string, escapes and all, for choice 0.
+    ///
+    /// The same as folding the whole event, as long as the event the frame was learned from has been folded.
+    ///
+    /// # Errors
+    /// When `escaped` is not the content of a JSON string; then nothing has changed.
+    pub fn push_text(&mut self, kind: TextKind, escaped: &[u8]) -> Result<(), BadEscape> {
+        let at = self.choices.iter().position(|choice| choice.index == 0);
+        let mut new = Choice::default();
+        let choice = at.and_then(|at| self.choices.get_mut(at)).unwrap_or(&mut new);
+        let text = match kind {
+            TextKind::Content => &mut choice.content,
+            TextKind::Reasoning => &mut choice.reasoning,
+        };
+        json::unescape(escaped, text)?;
+        if at.is_none() {
+            self.choices.push(new);
+        }
+        self.ids.gaps |= !escaped.is_empty();
+        Ok(())
+    }
+
+    /// A further leg goes on from here. An `abort` of the leg before no longer counts, and what is an estimate by now makes
+    /// every later count of the whole one.
+    pub fn begin_leg(&mut self) {
+        self.estimated |= !self.covers_all();
+        for choice in &mut self.choices {
+            choice.finish = None;
+        }
+    }
+
+    /// How far choice 0 is.
+    pub fn phase(&self) -> Phase {
+        match self.first() {
+            Some(choice) if !choice.content.is_empty() => Phase::Content,
+            Some(choice) if !choice.reasoning.is_empty() => Phase::Thinking,
+            _ => Phase::Nothing,
+        }
+    }
+
+    /// Choice 0.
+    pub fn first(&self) -> Option<&Choice> {
+        self.choices.iter().find(|choice| choice.index == 0)
+    }
+
+    /// Whether any choice has a tool call, or a piece of one.
+    pub fn has_tool_call(&self) -> bool {
+        self.choices.iter().any(|choice| !choice.tool_calls.is_empty())
+    }
+
+    /// Whether any choice has text.
+    pub fn has_text(&self) -> bool {
+        self.choices.iter().any(|choice| !choice.content.is_empty() || !choice.reasoning.is_empty())
+    }
+
+    /// Whether the stream carried output that this fold does not hold (a refusal, audio, content that is not a string). What
+    /// is held is then not what the client has, so no continuation may be built from it.
+    pub fn is_opaque(&self) -> bool {
+        self.opaque
+    }
+
+    /// Whether as many choices as were asked for have appeared and every one of them is complete.
+    pub fn is_finished(&self) -> bool {
+        self.choices.len() >= self.expected
+            && self.choices.iter().all(|choice| choice.finish.as_ref().is_some_and(FinishReason::is_finished))
+    }
+
+    /// Whether the engine ended a choice with `abort`.
+    pub fn is_aborted(&self) -> bool {
+        self.choices.iter().any(|choice| choice.finish == Some(FinishReason::Abort))
+    }
+
+    /// Whose fields the chunks have.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The tokens generated so far: as counted by the engines, else estimated, or both for what each covers.
+    pub fn completion_tokens(&self, ratios: &Ratios) -> Counted {
+        let tokens = match &self.usage {
+            Some(usage) if self.usage_covers_all() => usage.completion_tokens,
+            _ if self.ids_cover_all() => self.ids.total,
+            Some(usage) => usage.completion_tokens.saturating_add(self.uncounted(ratios)),
+            None => self.choices.iter().map(|choice| choice.estimate_from(Extent::default(), ratios)).sum(),
+        };
+        Counted { tokens, exact: self.is_exact() }
+    }
+
+    /// The tokens of the thinking so far.
+    pub fn reasoning_tokens(&self, ratios: &Ratios) -> Counted {
+        if self.ids_cover_all() && !self.usage_covers_all() {
+            // The id of the closing tag comes without text and is counted here: one too many at most.
+            return Counted { tokens: self.ids.thinking, exact: false };
+        }
+        let from = |mark: usize| {
+            let text = |choice: &Choice| estimate(choice.reasoning.get(mark..).unwrap_or_default(), ratios);
+            self.choices.iter().map(text).sum::<u64>()
+        };
+        match self.usage.as_ref().and_then(|usage| usage.reasoning_tokens) {
+            Some(counted) => {
+                Counted { tokens: counted.saturating_add(from(self.counted.reasoning)), exact: self.is_exact() }
+            }
+            None => Counted { tokens: from(0).min(self.completion_tokens(ratios).tokens), exact: from(0) == 0 },
+        }
+    }
+
+    /// The usage of what is there, for a tail that Baton writes: what the engine reported, brought up to the last text, or
+    /// Baton's own counts with `prompt_tokens` for the prompt.
+    pub fn usage_so_far(&self, prompt_tokens: u64, ratios: &Ratios) -> Usage {
+        let completion = self.completion_tokens(ratios).tokens;
+        let reasoning = self.reasoning_tokens(ratios).tokens;
+        let Some(seen) = &self.usage else {
+            return Usage::counted(prompt_tokens, completion, reasoning, self.shape);
+        };
+        let mut usage = seen.clone();
+        if usage.prompt_tokens == 0 {
+            usage.prompt_tokens = prompt_tokens;
+        }
+        usage.completion_tokens = completion;
+        usage.total_tokens = usage.prompt_tokens.saturating_add(completion);
+        usage.reasoning_tokens = usage.reasoning_tokens.map(|_| reasoning);
+        usage
+    }
+
+    fn fold_head(&mut self, chunk: &Chunk<'_>) {
+        let fingerprint = || chunk.system_fingerprint.as_ref().map(|text| text.clone().into_owned());
+        match &mut self.head {
+            Some(head) => {
+                if head.system_fingerprint.is_none() {
+                    head.system_fingerprint = fingerprint();
+                }
+            }
+            None if chunk.id.is_empty() && chunk.model.is_empty() => {}
+            None => {
+                self.head = Some(Head {
+                    id: chunk.id.clone().into_owned(),
+                    created: chunk.created,
+                    model: chunk.model.clone().into_owned(),
+                    system_fingerprint: fingerprint(),
+                });
+            }
+        }
+        if self.shape == Shape::OpenAi {
+            self.shape = chunk.shape();
+        }
+    }
+
+    fn fold_choice(&mut self, piece: &ChunkChoice<'_>) {
+        self.opaque |= piece.opaque;
+        if self.reasoning_field.is_none() || (piece.reasoning.is_some() && !self.has_reasoning()) {
+            self.reasoning_field = piece.reasoning_field.or(self.reasoning_field);
+        }
+        let Some(choice) = self.choice(piece.index) else {
+            self.opaque = true;
+            return;
+        };
+        let fits = choice.add(piece);
+        let answering = !choice.content.is_empty() || !choice.tool_calls.is_empty();
+        self.opaque |= !fits;
+        match piece.token_ids {
+            Some(count) => {
+                self.ids.total += count;
+                self.ids.thinking += if answering { 0 } else { count };
+            }
+            None => self.ids.gaps |= piece.has_output(),
+        }
+    }
+
+    /// The choice with this index, made if there is room for it.
+    fn choice(&mut self, index: u32) -> Option<&mut Choice> {
+        let at = match self.choices.iter().position(|choice| choice.index == index) {
+            Some(at) => at,
+            None if self.choices.len() >= MAX_CHOICES => return None,
+            None => {
+                self.choices.push(Choice { index, ..Choice::default() });
+                self.choices.len() - 1
+            }
+        };
+        self.choices.get_mut(at)
+    }
+
+    fn has_reasoning(&self) -> bool {
+        self.choices.iter().any(|choice| !choice.reasoning.is_empty())
+    }
+
+    fn extent(&self) -> Extent {
+        self.first().map(Choice::extent).unwrap_or_default()
+    }
+
+    fn uncounted(&self, ratios: &Ratios) -> u64 {
+        self.first().map_or(0, |choice| choice.estimate_from(self.counted, ratios))
+    }
+
+    fn ids_cover_all(&self) -> bool {
+        self.ids.total > 0 && !self.ids.gaps
+    }
+
+    /// Whether engines counted every token that is here.
+    fn covers_all(&self) -> bool {
+        let empty = !self.has_text() && !self.has_tool_call();
+        self.usage_covers_all() || self.ids_cover_all() || (self.usage.is_none() && empty)
+    }
+
+    fn usage_covers_all(&self) -> bool {
+        self.usage.is_some() && self.counted == self.extent()
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.estimated && self.covers_all()
+    }
+}
+
+impl Choice {
+    /// Adds a piece and says whether all of it had room.
+    fn add(&mut self, piece: &ChunkChoice<'_>) -> bool {
+        self.reasoning.push_str(piece.reasoning.as_deref().unwrap_or_default());
+        self.content.push_str(piece.content.as_deref().unwrap_or_default());
+        let mut fits = true;
+        for delta in &piece.tool_calls {
+            fits &= self.add_tool_call(delta);
+        }
+        if let Some(finish) = &piece.finish_reason {
+            self.finish = Some(finish.clone());
+        }
+        fits
+    }
+
+    fn add_tool_call(&mut self, delta: &ToolCallDelta<'_>) -> bool {
+        let at = match self.tool_calls.iter().position(|call| call.index == delta.index) {
+            Some(at) => at,
+            None if self.tool_calls.len() >= MAX_TOOL_CALLS => return false,
+            None => {
+                self.tool_calls.push(ToolCall { index: delta.index, ..ToolCall::default() });
+                self.tool_calls.len() - 1
+            }
+        };
+        let call = &mut self.tool_calls[at];
+        if let Some(id) = &delta.id {
+            call.id.get_or_insert_with(|| id.clone().into_owned());
+        }
+        if let Some(name) = &delta.name {
+            call.name.get_or_insert_with(|| name.clone().into_owned());
+        }
+        call.arguments.push_str(delta.arguments.as_deref().unwrap_or_default());
+        true
+    }
+
+    fn extent(&self) -> Extent {
+        let tool = |call: &ToolCall| call.name.as_ref().map_or(0, String::len) + call.arguments.len();
+        Extent {
+            reasoning: self.reasoning.len(),
+            content: self.content.len(),
+            tools: self.tool_calls.iter().map(tool).sum(),
+        }
+    }
+
+    /// Tokens of the text past `mark`. Tool calls are JSON and go by their bytes.
+    fn estimate_from(&self, mark: Extent, ratios: &Ratios) -> u64 {
+        let text = |text: &str, from: usize| estimate(text.get(from..).unwrap_or_default(), ratios);
+        let tools = self.extent().tools.saturating_sub(mark.tools);
+        text(&self.reasoning, mark.reasoning)
+            + text(&self.content, mark.content)
+            + (tools as f64 / ratios.other).ceil() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

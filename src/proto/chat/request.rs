@@ -1,0 +1,288 @@
+//! A chat completion request: every top-level field as the text the client sent.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use super::json::{self, Object};
+use super::tokens::{Ratios, estimate};
+
+/// The body of `POST /v1/chat/completions`.
+///
+/// Top-level values keep their bytes and their order; a key that appears twice is read as its last value.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    fields: Object<'static>,
+    /// Decoded once; follows `fields`.
+    model: Option<String>,
+}
+
+/// Why a body is not a chat completion request: the client's fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// Not JSON text at all.
+    #[error("the body is not JSON: {what}")]
+    NotJson {
+        /// The parser's words, with line and column.
+        what: String,
+        /// From 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+    },
+    /// JSON, but not an object.
+    #[error("the body is not a JSON object")]
+    NotAnObject,
+    /// `messages` is missing.
+    #[error("the body has no `messages`")]
+    NoMessages,
+    /// `messages` is not an array.
+    #[error("`messages` is not an array")]
+    MessagesNotAnArray,
+}
+
+/// Why a request's answer can never be continued, known before it is forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exclusion {
+    /// `response_format` or another way to constrain the output: the grammar would start over.
+    StructuredOutput,
+    /// `tool_choice` other than `auto` and `none`: the same.
+    ForcedToolChoice,
+    /// `n`, or `best_of`, above 1.
+    SeveralChoices,
+    /// The client itself asks to continue the last message.
+    ContinuesItself,
+    /// The answer begins with a copy of the last message.
+    Echo,
+    /// The answer is chosen at the end.
+    BeamSearch,
+    /// Log probabilities of the second part would be those of a re-tokenized prompt.
+    Logprobs,
+}
+
+impl Exclusion {
+    /// For logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StructuredOutput => "structured_output",
+            Self::ForcedToolChoice => "forced_tool_choice",
+            Self::SeveralChoices => "several_choices",
+            Self::ContinuesItself => "continues_itself",
+            Self::Echo => "echo",
+            Self::BeamSearch => "beam_search",
+            Self::Logprobs => "logprobs",
+        }
+    }
+}
+
+/// Fields that constrain the output when they are set: vLLM 0.33 (`structured_outputs`, before that `guided_*`) and SGLang
+/// 0.5.23 (`regex`, `ebnf`, `json_schema`), chat_completion/protocol.py and protocol.py.
+const CONSTRAINTS: [&str; 10] = [
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_whitespace_pattern",
+    "structural_tag",
+    "regex",
+    "ebnf",
+    "json_schema",
+];
+
+/// Which usage the client gets to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientUsage {
+    /// At the end: `stream_options.include_usage`.
+    pub at_end: bool,
+    /// With every chunk: `stream_options.continuous_usage_stats`.
+    pub continuous: bool,
+}
+
+impl ClientUsage {
+    /// Of a request, and whether leg 1 sent usage before its end. vLLM 0.33 heeds `continuous_usage_stats` only beside
+    /// `include_usage`, SGLang 0.5.23 also without (`should_include_usage` in both); leg 1 shows which it was.
+    pub fn of(request: &ChatRequest, leg_1_sent_usage: bool) -> Self {
+        let at_end = request.include_usage();
+        Self { at_end, continuous: request.continuous_usage() && (at_end || leg_1_sent_usage) }
+    }
+}
+
+impl ChatRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// When it is not a JSON object with an array of messages.
+    pub fn parse(body: &[u8]) -> Result<Self, RequestError> {
+        let fields: Object<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => RequestError::NotAnObject,
+            _ => RequestError::NotJson { what: error.to_string(), line: error.line(), column: error.column() },
+        })?;
+        match fields.get("messages") {
+            None => return Err(RequestError::NoMessages),
+            Some(messages) if !messages.get().starts_with('[') => return Err(RequestError::MessagesNotAnArray),
+            Some(_) => {}
+        }
+        let mut request = Self { fields: fields.into_owned(), model: None };
+        request.model = request.read("model");
+        Ok(request)
+    }
+
+    /// The model asked for.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Whether the answer is to be streamed. Only `true` counts, nothing that a lenient engine would take for it.
+    pub fn stream(&self) -> bool {
+        self.is_true("stream")
+    }
+
+    /// `stream_options.include_usage`.
+    pub fn include_usage(&self) -> bool {
+        self.stream_option("include_usage")
+    }
+
+    /// `stream_options.continuous_usage_stats`.
+    pub fn continuous_usage(&self) -> bool {
+        self.stream_option("continuous_usage_stats")
+    }
+
+    /// `max_tokens`.
+    pub fn max_tokens(&self) -> Option<u64> {
+        self.number("max_tokens")
+    }
+
+    /// `max_completion_tokens`.
+    pub fn max_completion_tokens(&self) -> Option<u64> {
+        self.number("max_completion_tokens")
+    }
+
+    /// How many choices were asked for: `n`, or 1.
+    pub fn choices(&self) -> usize {
+        self.number("n").map_or(1, |n| usize::try_from(n).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// The raw value of a top-level field.
+    pub fn get(&self, key: &str) -> Option<&RawValue> {
+        self.fields.get(key)
+    }
+
+    /// Puts a value where `key` stands, or at the end.
+    ///
+    /// # Panics
+    /// When `value` cannot be JSON, such as a map whose keys are not strings.
+    pub fn set(&mut self, key: &str, value: &(impl Serialize + ?Sized)) {
+        self.fields.set(key, json::raw(value));
+        self.model = self.read("model");
+    }
+
+    /// Takes `key` out.
+    pub fn remove(&mut self, key: &str) {
+        self.fields.remove(key);
+        self.model = self.read("model");
+    }
+
+    /// Appends to the messages. The bytes of the others stay as they are.
+    pub fn push_message(&mut self, message: &serde_json::Value) {
+        let old = self.get("messages").map_or("[]", RawValue::get);
+        let head = old.strip_suffix(']').unwrap_or("[").trim_end();
+        let comma = if head.len() > 1 { "," } else { "" };
+        self.fields.set("messages", json::raw_text(format!("{head}{comma}{message}]")));
+    }
+
+    /// What rules out a continuation of this request's answer, if anything does. The first that applies.
+    pub fn exclusion(&self) -> Option<Exclusion> {
+        let rules = [
+            (self.is_constrained(), Exclusion::StructuredOutput),
+            (self.forces_tools(), Exclusion::ForcedToolChoice),
+            (self.choices() > 1 || self.number("best_of") > Some(1), Exclusion::SeveralChoices),
+            (self.is_true("continue_final_message"), Exclusion::ContinuesItself),
+            (self.is_true("echo"), Exclusion::Echo),
+            (self.is_true("use_beam_search"), Exclusion::BeamSearch),
+            (self.is_true("logprobs") || self.fields.has("prompt_logprobs"), Exclusion::Logprobs),
+        ];
+        rules.into_iter().find_map(|(applies, exclusion)| applies.then_some(exclusion))
+    }
+
+    /// Whether a message has an image, audio, video or a file: parts whose tokens cannot be estimated here.
+    pub fn has_media(&self) -> bool {
+        self.messages().iter().any(|message| parts(message).iter().any(is_media))
+    }
+
+    /// The prompt's tokens, about: the texts of the messages, their tool calls and the tools.
+    pub fn prompt_estimate(&self, ratios: &Ratios) -> u64 {
+        let messages: u64 = self.messages().iter().map(|message| estimate_message(message, ratios)).sum();
+        let tools = self.get("tools").filter(|tools| !json::is_null(tools)).map_or("", RawValue::get);
+        messages + estimate(tools, ratios)
+    }
+
+    /// The body, compact between the top-level fields and untouched inside them.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.fields.to_text().into_bytes()
+    }
+
+    fn messages(&self) -> Vec<Object<'_>> {
+        let messages = self.get("messages").and_then(json::elements).unwrap_or_default();
+        messages.into_iter().filter_map(|message| Object::parse(message.get()).ok()).collect()
+    }
+
+    fn read<'a, T: Deserialize<'a>>(&'a self, key: &str) -> Option<T> {
+        serde_json::from_str(self.get(key)?.get()).ok()
+    }
+
+    fn is_true(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value.get() == "true")
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(json::whole_number)
+    }
+
+    fn stream_option(&self, key: &str) -> bool {
+        let options: Option<Object<'_>> = self.read("stream_options");
+        options.is_some_and(|options| options.get(key).is_some_and(|value| value.get() == "true"))
+    }
+
+    /// Any response format but text, and any field of [`CONSTRAINTS`] that is set.
+    fn is_constrained(&self) -> bool {
+        let format = self.get("response_format").filter(|format| !json::is_null(format));
+        let plain = format.is_none_or(|format| {
+            let kind = Object::parse(format.get()).ok();
+            kind.and_then(|format| format.text("type")).is_some_and(|kind| kind == "text")
+        });
+        !plain || CONSTRAINTS.iter().any(|key| self.fields.has(key))
+    }
+
+    fn forces_tools(&self) -> bool {
+        ["tool_choice", "function_call"]
+            .into_iter()
+            .any(|key| self.get(key).is_some_and(|choice| !matches!(choice.get(), "null" | r#""auto""# | r#""none""#)))
+    }
+}
+
+/// The parts of a message's content; none when it is one string.
+fn parts<'m>(message: &'m Object<'_>) -> Vec<Object<'m>> {
+    let parts = message.get("content").and_then(json::elements).unwrap_or_default();
+    parts.into_iter().filter_map(|part| Object::parse(part.get()).ok()).collect()
+}
+
+/// Whether a part names a medium in its type or, without a type, in a key (vLLM takes both).
+fn is_media(part: &Object<'_>) -> bool {
+    match part.text("type") {
+        Some(kind) => ["image", "audio", "video", "file"].iter().any(|medium| kind.contains(medium)),
+        None => ["image_url", "audio_url", "video_url", "input_audio", "image_embeds"].iter().any(|key| part.has(key)),
+    }
+}
+
+/// The tokens of one message: its texts, and its tool calls as the JSON they are.
+fn estimate_message(message: &Object<'_>, ratios: &Ratios) -> u64 {
+    let of = |object: &Object<'_>, key| object.text(key).map_or(0, |text| estimate(&text, ratios));
+    let parts: u64 = parts(message).iter().map(|part| of(part, "text")).sum();
+    let thinking = ["reasoning", "reasoning_content"].iter().map(|key| of(message, key)).max().unwrap_or(0);
+    let calls = message.get("tool_calls").filter(|calls| !json::is_null(calls)).map_or("", RawValue::get);
+    of(message, "content") + parts + thinking + estimate(calls, ratios)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+use serde_json::json;
+
+use super::*;
+
+fn request(json: &str) -> ChatRequest {
+    ChatRequest::parse(json.as_bytes()).unwrap()
+}
+
+/// A request with these further fields.
+fn with(fields: &str) -> ChatRequest {
+    request(&format!(r#"{{"messages":[],{fields}}}"#))
+}
+
+const ODD: &str = r#"{"model":"m","messages":[ {"role":"user", "content":"\u4f60\/ 1.0"} ],"temperature":1.0e0,"x_vendor":{"b":1,"a":[ ]},"stream":true}"#;
+
+#[test]
+fn a_request_is_written_as_it_was_read() {
+    assert_eq!(request(ODD).to_bytes(), ODD.as_bytes());
+}
+
+#[test]
+fn changes_leave_every_other_byte_alone() {
+    let mut changed = request(ODD);
+    changed.set("stream", &false);
+    changed.remove("temperature");
+    changed.set("rid", "r-1");
+    changed.push_message(&json!({"role": "assistant", "content": "你"}));
+    assert_eq!(
+        String::from_utf8(changed.to_bytes()).unwrap(),
+        r#"{"model":"m","messages":[ {"role":"user", "content":"\u4f60\/ 1.0"},{"role":"assistant","content":"你"}],"x_vendor":{"b":1,"a":[ ]},"stream":false,"rid":"r-1"}"#
+    );
+}
+
+#[test]
+fn a_message_is_pushed_onto_an_empty_list_too() {
+    for messages in ["[]", "[ \n ]"] {
+        let mut request = request(&format!(r#"{{"messages":{messages}}}"#));
+        request.push_message(&json!(1));
+        assert_eq!(request.to_bytes(), br#"{"messages":[1]}"#);
+    }
+}
+
+#[test]
+fn what_the_client_asked_for_is_read() {
+    let full = with(
+        r#""model":"a","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"max_tokens":7,"max_completion_tokens":8.0,"n":2"#,
+    );
+    assert_eq!((full.model(), full.stream()), (Some("a"), true));
+    assert!(full.include_usage() && full.continuous_usage());
+    assert_eq!((full.max_tokens(), full.max_completion_tokens(), full.choices()), (Some(7), Some(8), 2));
+    let bare = with(r#""model":null,"stream":"true","stream_options":null,"max_tokens":null,"n":null"#);
+    assert_eq!((bare.model(), bare.stream()), (None, false));
+    assert!(!bare.include_usage() && !bare.continuous_usage());
+    assert_eq!((bare.max_tokens(), bare.max_completion_tokens(), bare.choices()), (None, None, 1));
+}
+
+#[test]
+fn a_repeated_key_is_read_as_its_last_value_and_the_model_follows_changes() {
+    let mut twice = with(r#""model":"a","model":"b\n""#);
+    assert_eq!(twice.model(), Some("b\n"));
+    twice.set("model", "c");
+    assert_eq!(twice.model(), Some("c"));
+    assert_eq!(twice.to_bytes(), br#"{"messages":[],"model":"c"}"#);
+    twice.remove("model");
+    assert_eq!(twice.model(), None);
+}
+
+#[test]
+fn a_bad_body_is_named_with_its_place() {
+    let error = |body: &[u8]| ChatRequest::parse(body).unwrap_err();
+    assert!(matches!(error(b"{\"a\":1,\n  oops}"), RequestError::NotJson { line: 2, column: 3, .. }));
+    assert_eq!(error(b"{\"a\"").to_string(), "the body is not JSON: EOF while parsing an object at line 1 column 4");
+    assert!(matches!(error(b"{\"a\":\"\xff\"}"), RequestError::NotJson { .. }));
+    assert!(matches!(error(b"{\"messages\":[]} x"), RequestError::NotJson { .. }));
+    assert!(matches!(error(b""), RequestError::NotJson { .. }));
+    assert_eq!(error(b"[1]"), RequestError::NotAnObject);
+    assert_eq!(error(b"\"x\""), RequestError::NotAnObject);
+    assert_eq!(error(b"{}"), RequestError::NoMessages);
+    assert_eq!(error(b"{\"messages\":{}}"), RequestError::MessagesNotAnArray);
+    assert_eq!(error(b"{\"messages\":null}"), RequestError::MessagesNotAnArray);
+}
+
+#[test]
+fn what_rules_out_a_continuation_is_named() {
+    use Exclusion::*;
+    for (fields, expected) in [
+        (r#""temperature":0"#, None),
+        (r#""response_format":{"type":"text"}"#, None),
+        (r#""response_format":null,"tool_choice":null,"n":1,"echo":false,"logprobs":false"#, None),
+        (r#""tool_choice":"auto","tools":[{}]"#, None),
+        (r#""tool_choice":"none""#, None),
+        (r#""add_generation_prompt":true,"continue_final_message":false"#, None),
+        (r#""response_format":{"type":"json_object"}"#, Some(StructuredOutput)),
+        (r#""response_format":{"type":"json_schema","json_schema":{}}"#, Some(StructuredOutput)),
+        (r#""response_format":"odd""#, Some(StructuredOutput)),
+        (r#""guided_json":{}"#, Some(StructuredOutput)),
+        (r#""structured_outputs":{"regex":"a"}"#, Some(StructuredOutput)),
+        (r#""regex":"a+""#, Some(StructuredOutput)),
+        (r#""ebnf":null"#, None),
+        (r#""tool_choice":"required""#, Some(ForcedToolChoice)),
+        (r#""tool_choice":{"type":"function","function":{"name":"f"}}"#, Some(ForcedToolChoice)),
+        (r#""function_call":{"name":"f"}"#, Some(ForcedToolChoice)),
+        (r#""n":2"#, Some(SeveralChoices)),
+        (r#""best_of":3"#, Some(SeveralChoices)),
+        (r#""continue_final_message":true"#, Some(ContinuesItself)),
+        (r#""echo":true"#, Some(Echo)),
+        (r#""use_beam_search":true"#, Some(BeamSearch)),
+        (r#""logprobs":true"#, Some(Logprobs)),
+        (r#""prompt_logprobs":1"#, Some(Logprobs)),
+    ] {
+        assert_eq!(with(fields).exclusion(), expected, "{fields}");
+    }
+    assert_eq!(StructuredOutput.name(), "structured_output");
+}
+
+#[test]
+fn media_are_found_in_the_parts_of_messages() {
+    for (content, expected) in [
+        (r#""an image_url in words""#, false),
+        (r#"[{"type":"text","text":"image"}]"#, false),
+        (r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]"#, true),
+        (r#"[{"type":"input_audio","input_audio":{}}]"#, true),
+        (r#"[{"type":"video_url","video_url":{}}]"#, true),
+        (r#"[{"type":"file","file":{}}]"#, true),
+        (r#"[{"image_url":"x"}]"#, true),
+        ("null", false),
+        ("[1,null]", false),
+    ] {
+        let request = request(&format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#));
+        assert_eq!(request.has_media(), expected, "{content}");
+    }
+    assert!(!request(r#"{"messages":[1,null,"x"]}"#).has_media());
+}
+
+#[test]
+fn the_prompt_is_estimated_from_messages_tool_calls_and_tools() {
+    let ratios = Ratios::default();
+    let estimate = |json: &str| request(json).prompt_estimate(&ratios);
+    assert_eq!(estimate(r#"{"messages":[]}"#), 0);
+    assert_eq!(estimate(r#"{"messages":[{"content":"12345678"},{"content":[{"type":"text","text":"\u4f60好"}]}]}"#), 4);
+    assert_eq!(estimate(r#"{"messages":[{"content":"","reasoning":"1234","reasoning_content":"1234"}]}"#), 1);
+    assert_eq!(estimate(r#"{"messages":[{"content":null,"tool_calls":[{"a":12}]}]}"#), 3);
+    assert_eq!(estimate(r#"{"messages":[],"tools":[{"a":12}]}"#), 3);
+    assert_eq!(estimate(r#"{"messages":[],"tools":null}"#), 0);
+}
+
+#[test]
+fn which_usage_the_client_sees_depends_on_the_request_and_on_leg_1() {
+    let of = |options: &str, sent| ClientUsage::of(&with(&format!(r#""stream_options":{options}"#)), sent);
+    let usage = |at_end, continuous| ClientUsage { at_end, continuous };
+    assert_eq!(of("null", true), usage(false, false));
+    assert_eq!(of(r#"{"include_usage":true}"#, true), usage(true, false));
+    assert_eq!(of(r#"{"include_usage":true,"continuous_usage_stats":true}"#, false), usage(true, true));
+    assert_eq!(of(r#"{"continuous_usage_stats":true}"#, false), usage(false, false));
+    assert_eq!(of(r#"{"continuous_usage_stats":true}"#, true), usage(false, true));
+}

@@ -1,0 +1,185 @@
+//! Token counts as engines report them, and those of an answer that several legs wrote.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use serde_json::value::RawValue;
+
+use super::chunk::Shape;
+use super::json::{self, Object};
+use super::partial::Partial;
+use super::request::ChatRequest;
+use super::tokens::Ratios;
+
+/// The `usage` object of a chunk.
+///
+/// Fields that are not read here are kept, and written again by [`Usage::to_json`].
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens generated, thinking included.
+    pub completion_tokens: u64,
+    /// The sum of both.
+    pub total_tokens: u64,
+    /// Tokens of the thinking, from either place: `completion_tokens_details.reasoning_tokens` (OpenAI, vLLM) or
+    /// `reasoning_tokens` beside the others (SGLang 0.5.23, usage_processor.py).
+    pub reasoning_tokens: Option<u64>,
+    /// Tokens of the prompt that came from a cache: `prompt_tokens_details.cached_tokens`.
+    pub cached_tokens: Option<u64>,
+    /// The object as it came, for all that is not read.
+    fields: Object<'static>,
+}
+
+impl PartialEq for Usage {
+    fn eq(&self, other: &Self) -> bool {
+        self.counts() == other.counts() && self.fields.to_text() == other.fields.to_text()
+    }
+}
+
+impl<'de> Deserialize<'de> for Usage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        Self::read(raw).map_err(|_| D::Error::custom("`usage` is not an object"))
+    }
+}
+
+const COMPLETION_DETAILS: &str = "completion_tokens_details";
+const PROMPT_DETAILS: &str = "prompt_tokens_details";
+const REASONING: &str = "reasoning_tokens";
+const CACHED: &str = "cached_tokens";
+
+impl Usage {
+    /// Reads a raw `usage` object. A count that is missing is 0.
+    fn read(raw: &RawValue) -> serde_json::Result<Self> {
+        let fields = Object::parse(raw.get())?;
+        let count = |key| fields.get(key).and_then(json::whole_number);
+        let detail = |details, key| {
+            let object = Object::parse(fields.get(details)?.get()).ok()?;
+            object.get(key).and_then(json::whole_number)
+        };
+        Ok(Self {
+            prompt_tokens: count("prompt_tokens").unwrap_or(0),
+            completion_tokens: count("completion_tokens").unwrap_or(0),
+            total_tokens: count("total_tokens").unwrap_or(0),
+            reasoning_tokens: detail(COMPLETION_DETAILS, REASONING).or_else(|| count(REASONING)),
+            cached_tokens: detail(PROMPT_DETAILS, CACHED),
+            fields: fields.into_owned(),
+        })
+    }
+
+    /// Usage that Baton counted itself, with the fields an engine of this shape has.
+    pub fn counted(prompt_tokens: u64, completion_tokens: u64, reasoning_tokens: u64, shape: Shape) -> Self {
+        let fields = match shape {
+            Shape::OpenAi | Shape::Vllm => {
+                r#"{"prompt_tokens":0,"total_tokens":0,"completion_tokens":0,"completion_tokens_details":{"reasoning_tokens":0}}"#
+            }
+            Shape::Sglang => {
+                r#"{"prompt_tokens":0,"total_tokens":0,"completion_tokens":0,"prompt_tokens_details":null,"reasoning_tokens":0}"#
+            }
+        };
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+            reasoning_tokens: Some(reasoning_tokens),
+            cached_tokens: None,
+            fields: Object::parse(fields).map(Object::into_owned).unwrap_or_default(),
+        }
+    }
+
+    /// The object with these counts: every field that came is there, in its order, and the counts stand where the engine put
+    /// them. Thinking is counted in both places if both were there, and in the details if neither was.
+    pub fn to_json(&self) -> Box<RawValue> {
+        let mut fields = self.fields.clone();
+        for (key, count) in [
+            ("prompt_tokens", self.prompt_tokens),
+            ("completion_tokens", self.completion_tokens),
+            ("total_tokens", self.total_tokens),
+        ] {
+            fields.set(key, json::raw(&count));
+        }
+        if let Some(reasoning) = self.reasoning_tokens {
+            let beside = fields.has(REASONING);
+            if beside {
+                fields.set(REASONING, json::raw(&reasoning));
+            }
+            if fields.has(COMPLETION_DETAILS) || !beside {
+                set_detail(&mut fields, COMPLETION_DETAILS, REASONING, reasoning);
+            }
+        }
+        if let Some(cached) = self.cached_tokens {
+            set_detail(&mut fields, PROMPT_DETAILS, CACHED, cached);
+        }
+        fields.to_raw()
+    }
+
+    fn counts(&self) -> (u64, u64, u64, Option<u64>, Option<u64>) {
+        (self.prompt_tokens, self.completion_tokens, self.total_tokens, self.reasoning_tokens, self.cached_tokens)
+    }
+}
+
+fn set_detail(fields: &mut Object<'static>, details: &str, key: &str, count: u64) {
+    let mut object = fields.get(details).and_then(|raw| Object::parse(raw.get()).ok()).unwrap_or_default().into_owned();
+    object.set(key, json::raw(&count));
+    fields.set(details, object.to_raw());
+}
+
+/// What was generated before a leg, and what the whole answer's prompt counts: all that a leg's own usage lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Tokens generated by all earlier legs, thinking and content together.
+    pub completion_tokens: u64,
+    /// Those of them that were thinking.
+    pub reasoning_tokens: u64,
+    /// Where the prompt's count comes from.
+    pub prompt: OriginalPrompt,
+}
+
+impl Recovered {
+    /// What `partial` holds, before a leg that continues it.
+    ///
+    /// The prompt's count is the one leg 1 reported, if any usage was seen; else it is estimated.
+    pub fn of(partial: &Partial, request: &ChatRequest, ratios: &Ratios) -> Self {
+        let completion_tokens = partial.completion_tokens(ratios).tokens;
+        let prompt = match partial.usage.as_ref().map(|usage| usage.prompt_tokens) {
+            Some(reported) if reported > 0 => OriginalPrompt::Known(reported),
+            _ if request.has_media() => OriginalPrompt::LegMinus(completion_tokens),
+            _ => OriginalPrompt::Known(request.prompt_estimate(ratios)),
+        };
+        Self { completion_tokens, reasoning_tokens: partial.reasoning_tokens(ratios).tokens, prompt }
+    }
+}
+
+/// How many tokens the client's own prompt has. A later leg's prompt is longer: it ends with what was recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginalPrompt {
+    /// As leg 1 reported it, or estimated from the request.
+    Known(u64),
+    /// The leg's own count minus this estimate of the recovered text: for requests with images, audio or video, whose tokens
+    /// cannot be estimated from the request.
+    LegMinus(u64),
+}
+
+/// The usage of the whole answer, from the usage of its last leg and what was recovered before it.
+///
+/// `total` is the sum. `cached_tokens` stays below the prompt's count: a later leg finds the recovered text in the cache too.
+pub fn merge(leg: &Usage, recovered: &Recovered) -> Usage {
+    let prompt_tokens = match recovered.prompt {
+        OriginalPrompt::Known(tokens) => tokens,
+        OriginalPrompt::LegMinus(text) => leg.prompt_tokens.saturating_sub(text),
+    };
+    let completion_tokens = leg.completion_tokens.saturating_add(recovered.completion_tokens);
+    let reasoning = leg.reasoning_tokens.unwrap_or(0).saturating_add(recovered.reasoning_tokens);
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(completion_tokens),
+        // An engine that does not count thinking still does not, unless some was recovered.
+        reasoning_tokens: (leg.reasoning_tokens.is_some() || reasoning > 0).then_some(reasoning),
+        cached_tokens: leg.cached_tokens.map(|cached| cached.min(prompt_tokens.saturating_sub(1))),
+        fields: leg.fields.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

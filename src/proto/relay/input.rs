@@ -1,0 +1,164 @@
+//! What goes into a relay: its policy, and how legs end.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::proto::chat::{Malformed, Ratios};
+
+/// Whether a stream that lost its engine is continued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Continuation {
+    /// Failures are not continued; the stream ends as it would have without Baton, but says so.
+    Off,
+    /// As [`Continuation::Off`], and every cut and stall that would have been continued is counted.
+    Observe,
+    /// A failed leg is followed by another one.
+    On,
+}
+
+/// How a stream that could not be completed ends for the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnIncomplete {
+    /// An error event with the code `stream_incomplete`, and no `[DONE]`.
+    Error,
+    /// Exactly what the engine did: its error event, its `abort`, its clean or torn end.
+    Mirror,
+}
+
+/// The settings a relay keeps, resolved for one stream.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Whether to continue.
+    pub continuation: Continuation,
+    /// Most legs that may write into the stream, the client's own request included; at least 1.
+    pub max_legs: u32,
+    /// Most tries of one leg before it has written anything; at least 1.
+    pub attempts: u32,
+    /// A leg that has sent a data event and then nothing for this long has stalled.
+    pub idle: Duration,
+    /// Hold back tool calls until they are whole, up to this many bytes; `None`: pass them on as they come.
+    pub tool_buffer: Option<usize>,
+    /// How an incomplete stream ends.
+    pub on_incomplete: OnIncomplete,
+    /// Characters per token, where the engine did not report counts.
+    pub ratios: Ratios,
+    /// Try also continuations that are known not to work for this family and engine.
+    pub force: bool,
+    /// Longest event accepted from an engine, in bytes.
+    pub max_event: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            continuation: Continuation::On,
+            max_legs: 2,
+            attempts: 3,
+            idle: Duration::from_secs(20),
+            tool_buffer: None,
+            on_incomplete: OnIncomplete::Error,
+            ratios: Ratios::default(),
+            force: false,
+            max_event: crate::proto::sse::DEFAULT_MAX_EVENT,
+        }
+    }
+}
+
+/// How a leg's response body ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LegEnd {
+    /// The body ended as HTTP says it should (its last chunk, its content length, an HTTP/2 END_STREAM).
+    Clean,
+    /// The connection broke inside the body; in the transport's words.
+    Cut(String),
+}
+
+/// Why an attempt to open a leg gave no event stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// No endpoint could be reached, or the connection broke before the response header.
+    Unreachable(String),
+    /// The engine answered with another status, or with something that is not an event stream.
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// The beginning of the body, for the log.
+        body: String,
+    },
+}
+
+/// Why a leg failed. All of these are the engine's fault or the network's between it and Baton.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cause {
+    /// The connection broke inside the response body.
+    Cut(String),
+    /// The body ended inside an event.
+    TornEvent,
+    /// The body ended in an orderly way, but no finish reason had come.
+    CleanEnd,
+    /// The engine sent an error event.
+    ErrorEvent {
+        /// The engine's code, where it gave one (vLLM and SGLang: an HTTP status).
+        code: Option<String>,
+        /// The engine's words.
+        message: String,
+    },
+    /// `finish_reason: "abort"`, which an engine sends for a request that it was told to stop.
+    Aborted,
+    /// `[DONE]` came, but no finish reason had come.
+    DoneWithoutFinish,
+    /// No data event for the idle time.
+    Stalled,
+    /// An event longer than the limit, in bytes.
+    TooLong(usize),
+    /// More events that are not chat chunks than a leg may send.
+    Malformed(Malformed),
+    /// A continuation that said `stop` at once, without any text, and nobody else has confirmed it.
+    EmptyStop,
+    /// A continuation that did not answer with an event stream.
+    Refused(Refusal),
+}
+
+impl Cause {
+    /// A short fixed name, for metrics and logs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Cause::Cut(_) => "cut",
+            Cause::TornEvent => "torn_event",
+            Cause::CleanEnd => "clean_end",
+            Cause::ErrorEvent { .. } => "error_event",
+            Cause::Aborted => "abort",
+            Cause::DoneWithoutFinish => "done_without_finish",
+            Cause::Stalled => "stall",
+            Cause::TooLong(_) => "too_long",
+            Cause::Malformed(_) => "malformed",
+            Cause::EmptyStop => "empty_stop",
+            Cause::Refused(Refusal::Unreachable(_)) => "unreachable",
+            Cause::Refused(Refusal::Status { .. }) => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Cut(words) => write!(f, "the connection to the engine broke ({words})"),
+            Cause::TornEvent => f.write_str("the engine's response ended inside an event"),
+            Cause::CleanEnd => f.write_str("the engine's response ended without a finish reason"),
+            Cause::ErrorEvent { code: Some(code), message } => {
+                write!(f, "the engine reported an error ({code}: {message})")
+            }
+            Cause::ErrorEvent { code: None, message } => write!(f, "the engine reported an error ({message})"),
+            Cause::Aborted => f.write_str("the engine aborted the request"),
+            Cause::DoneWithoutFinish => f.write_str("the engine ended the stream without a finish reason"),
+            Cause::Stalled => f.write_str("the engine stopped sending"),
+            Cause::TooLong(limit) => write!(f, "the engine sent an event longer than {limit} bytes"),
+            Cause::Malformed(why) => write!(f, "the engine sent events that are not chat chunks ({why})"),
+            Cause::EmptyStop => f.write_str("the continuation stopped at once without any text"),
+            Cause::Refused(Refusal::Unreachable(words)) => write!(f, "no engine could be reached ({words})"),
+            Cause::Refused(Refusal::Status { status, body }) => {
+                write!(f, "the engine answered {status} ({body})")
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What an engine's bytes say: events told apart, and the two or three frames of a leg known by heart.
+
+use crate::proto::chat::{self, Chunk, EngineError, LearnedFrame, Malformed, Parsed, Partial, TextKind};
+use crate::proto::sse::{Decoder, Item, TooLong};
+
+/// Most frames remembered per leg. A normal leg has two (reasoning, content); an engine whose frame changes with every event
+/// is parsed in full.
+const MAX_FRAMES: usize = 8;
+
+/// The frames of one leg.
+#[derive(Debug, Default)]
+pub struct KnownFrames {
+    frames: Vec<LearnedFrame>,
+    last: usize,
+}
+
+impl KnownFrames {
+    /// The frame that `data` fits and the text in it, still escaped.
+    pub fn find<'d>(&mut self, data: &'d [u8]) -> Option<(usize, TextKind, &'d [u8])> {
+        let last = self.frames.get(self.last)?;
+        if let Some(text) = chat::text_in(&last.frame, data) {
+            return Some((self.last, last.kind, text));
+        }
+        for (at, known) in self.frames.iter().enumerate() {
+            if let Some(text) = chat::text_in(&known.frame, data) {
+                let kind = known.kind;
+                self.last = at;
+                return Some((at, kind, text));
+            }
+        }
+        None
+    }
+
+    /// Remembers the frame of `data`, if it has one and there is room. Returns its number.
+    pub fn learn(&mut self, data: &[u8]) -> Option<usize> {
+        if self.frames.len() == MAX_FRAMES {
+            return None;
+        }
+        self.frames.push(chat::learn(data)?);
+        self.last = self.frames.len() - 1;
+        Some(self.last)
+    }
+
+    /// The frame of this number.
+    pub fn get(&self, number: usize) -> Option<&LearnedFrame> {
+        self.frames.get(number)
+    }
+}
+
+/// What one event of a leg says.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// A piece of text in a known frame.
+    Text {
+        /// Number of the frame within the leg.
+        frame: usize,
+        /// Reasoning or content.
+        kind: TextKind,
+        /// The text as it stands in the JSON, still escaped.
+        text: &'a [u8],
+    },
+    /// Any other chunk.
+    Chunk(Chunk<'a>),
+    /// An error event.
+    Error(EngineError),
+    /// `[DONE]`.
+    Done,
+    /// Not something an engine of this kind may send.
+    Malformed(Malformed),
+}
+
+impl<'a> Told<'a> {
+    /// Reads an event's data. Costs a comparison for a known frame, a parse otherwise.
+    pub fn read(frames: &mut KnownFrames, data: &'a [u8]) -> Self {
+        if let Some((frame, kind, text)) = frames.find(data) {
+            return Told::Text { frame, kind, text };
+        }
+        match chat::parse(data) {
+            Ok(Parsed::Chunk(chunk)) => Told::Chunk(chunk),
+            Ok(Parsed::Error(error)) => Told::Error(error),
+            Ok(Parsed::Done) => Told::Done,
+            Err(malformed) => Told::Malformed(malformed),
+        }
+    }
+}
+
+/// Follows an event stream that Baton relays without taking part in it, to know whether its answer came to an end.
+#[derive(Debug)]
+pub struct LegTracker {
+    decoder: Decoder,
+    frames: KnownFrames,
+    partial: Partial,
+    error: bool,
+}
+
+/// What is known of an answer at the end of its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completeness {
+    /// Every choice has a finish reason.
+    Finished,
+    /// A choice has none, or the engine reported an error or an abort.
+    Incomplete,
+    /// No chat chunk was seen: another API's stream.
+    Unknown,
+}
+
+impl LegTracker {
+    /// A tracker for an answer with `choices` choices (the request's `n`; 1 where it is not known).
+    pub fn new(max_event: usize, choices: usize) -> Self {
+        LegTracker {
+            decoder: Decoder::new(max_event),
+            frames: KnownFrames::default(),
+            partial: Partial::new(choices),
+            error: false,
+        }
+    }
+
+    /// Takes the next bytes of the response body.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut events = self.decoder.feed(bytes);
+        while let Some(item) = events.next() {
+            let event = match item {
+                Ok(Item::Event(event)) => event,
+                Ok(Item::Comment(_)) => continue,
+                Err(TooLong { .. }) => {
+                    self.error = true;
+                    return;
+                }
+            };
+            match Told::read(&mut self.frames, event.data) {
+                Told::Chunk(chunk) => {
+                    self.partial.fold(&chunk);
+                    self.frames.learn(event.data);
+                }
+                Told::Error(_) => self.error = true,
+                // Text of a known frame can neither begin nor end a choice.
+                Told::Text { .. } | Told::Done | Told::Malformed(_) => {}
+            }
+        }
+    }
+
+    /// What is known so far.
+    pub fn completeness(&self) -> Completeness {
+        if self.error {
+            Completeness::Incomplete
+        } else if self.partial.is_finished() {
+            Completeness::Finished
+        } else if self.partial.choices.is_empty() {
+            Completeness::Unknown
+        } else {
+            Completeness::Incomplete
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What follows a failed leg: another one, or the reason why there is none.
+
+use std::fmt;
+
+use super::Relay;
+use super::input::{Cause, Continuation, Refusal};
+use crate::proto::chat::Partial;
+use crate::proto::resume::{self, Budget, Refused};
+use crate::proto::splice::Seam;
+
+/// The leg to come.
+#[derive(Debug)]
+pub(super) struct Next {
+    pub(super) number: u32,
+    pub(super) attempt: u32,
+    pub(super) plan: &'static str,
+    pub(super) body: Vec<u8>,
+    pub(super) seam: Seam,
+}
+
+/// Why no leg follows. Comparable, and in words for the client.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Stop {
+    /// Continuation is off or only observing, or the request was not understood.
+    Off,
+    /// As many legs as allowed have written.
+    MaxLegs(u32),
+    /// As many tries as allowed have come to nothing.
+    Attempts(u32),
+    /// An engine answered a continuation with a status that another try would only repeat.
+    RefusedByEngine(u16),
+    /// No plan fits.
+    NoPlan(Refused),
+}
+
+impl Stop {
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Stop::Off => "off",
+            Stop::MaxLegs(_) => "max_legs",
+            Stop::Attempts(_) => "attempts",
+            Stop::RefusedByEngine(_) => "refused_by_engine",
+            Stop::NoPlan(refused) => refused.code(),
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Off => f.write_str("continuation is off for this request"),
+            Stop::MaxLegs(legs) => write!(f, "{legs} engines in a row have failed, which is as many as may be tried"),
+            Stop::Attempts(tries) => write!(f, "no engine took it over in {tries} tries"),
+            Stop::RefusedByEngine(status) => write!(f, "the engine that was asked to go on answered {status}"),
+            Stop::NoPlan(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl Relay {
+    /// The leg that would follow if the current one failed now of `cause`. Changes nothing.
+    pub(super) fn next(&self, cause: &Cause) -> Result<Next, Stop> {
+        let Some(request) = self.request.as_ref().filter(|_| self.policy.continuation != Continuation::Off) else {
+            return Err(Stop::Off);
+        };
+        if let Some(excluded) = &self.excluded {
+            return Err(Stop::NoPlan(Refused::Excluded(*excluded)));
+        }
+        let (number, attempt) = self.number_of_next(cause)?;
+        let partial = self.known();
+        if self.held.is_none() && has_nothing(partial) {
+            // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
+            let body = request.to_bytes();
+            return Ok(Next { number, attempt, plan: "again", body, seam: Seam::default() });
+        }
+        let rid = format!("{}-{number}-{attempt}", self.rid);
+        let budget = Budget { ratios: &self.policy.ratios, rid: &rid, force: self.policy.force };
+        let plan = resume::plan(request, partial, &self.family, &self.engine, &budget).map_err(Stop::NoPlan)?;
+        Ok(Next { number, attempt, plan: plan.kind.name(), body: plan.body, seam: plan.seam })
+    }
+
+    /// What the client has, or would have had a tool call not been held back: what a continuation starts from.
+    pub(super) fn known(&self) -> &Partial {
+        self.held.as_ref().map_or(&self.partial, |held| &held.before)
+    }
+
+    fn number_of_next(&self, cause: &Cause) -> Result<(u32, u32), Stop> {
+        if self.leg.wrote {
+            if self.leg.number >= self.policy.max_legs {
+                return Err(Stop::MaxLegs(self.leg.number));
+            }
+            return Ok((self.leg.number + 1, 1));
+        }
+        if let Cause::Refused(Refusal::Status { status, .. }) = cause
+            && is_about_the_request(*status)
+        {
+            return Err(Stop::RefusedByEngine(*status));
+        }
+        if self.leg.attempt >= self.policy.attempts {
+            return Err(Stop::Attempts(self.leg.attempt));
+        }
+        Ok((self.leg.number, self.leg.attempt + 1))
+    }
+}
+
+fn has_nothing(partial: &Partial) -> bool {
+    !partial.has_text() && !partial.has_tool_call()
+}
+
+/// A status that speaks of the request itself and not of the engine's state, so that another engine would say the same.
+fn is_about_the_request(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
+}

@@ -1,0 +1,78 @@
+//! What a relay asks its shell to do, and what it tells it.
+//!
+//! Records and the seal do not appear here: the relay writes them straight into the [`Sink`](crate::proto::record::Sink).
+
+use std::time::Duration;
+
+use super::input::Cause;
+
+/// One thing for the shell to do. Actions are to be carried out in the order in which they come.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Open a leg with this request. Nothing is open when this comes; the shell answers with
+    /// [`handle_opened`](super::Relay::handle_opened) or [`handle_refused`](super::Relay::handle_refused).
+    Start(LegStart),
+    /// Close the current leg's connection, which makes the engine stop. Nothing more of it may be handed in.
+    Abort,
+    /// Something happened that is worth a line in the log and a count.
+    Note(Note),
+}
+
+/// The request of a leg.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LegStart {
+    /// Number of the leg, from 1.
+    pub leg: u32,
+    /// Number of the try of this leg, from 1.
+    pub attempt: u32,
+    /// The plan's name, or `"again"` for the client's own request sent once more because nothing had come of it.
+    pub plan: &'static str,
+    /// The request body.
+    pub body: Vec<u8>,
+}
+
+/// Something that happened to a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Note {
+    /// The first data event came, this long after the stream's start.
+    FirstEvent {
+        /// Time since the stream's start.
+        after: Duration,
+    },
+    /// A leg failed.
+    Cut {
+        /// Number of the leg.
+        leg: u32,
+        /// Number of the try of this leg.
+        attempt: u32,
+        /// Why.
+        cause: Cause,
+    },
+    /// A leg failed where it would have been continued, had continuation not been in `observe`.
+    Observed {
+        /// [`Cause::code`] of the failure.
+        cause: &'static str,
+    },
+    /// No continuation is possible; the reason's code.
+    NotContinued {
+        /// Code of the reason: a `Refused` code, `max_legs`, `attempts` or `off`.
+        why: &'static str,
+    },
+    /// The first text of a continuation was passed on.
+    Continued {
+        /// Number of the leg.
+        leg: u32,
+        /// The plan's name.
+        plan: &'static str,
+        /// From the cut to this event: what the client saw as a pause.
+        gap: Duration,
+    },
+    /// An event that is not a chat chunk was left out; in words.
+    Malformed(String),
+    /// The answer was whole, but its tail (usage, `[DONE]`) was missing and was written here.
+    TailRepaired,
+    /// Tool calls were held back and are now passed on whole.
+    ToolCallsReleased,
+    /// Tool calls were held back, but grew over the limit, and are passed on as they come from here on.
+    ToolBufferFull,
+}

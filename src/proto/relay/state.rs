@@ -1,0 +1,95 @@
+//! The states of a relay and of the leg that writes at the moment.
+
+use std::time::Duration;
+
+use super::leg::KnownFrames;
+use crate::proto::chat::TextKind;
+use crate::proto::record::{Frame, FrameId, MirroredEnd};
+use crate::proto::splice::Splice;
+use crate::proto::sse::Decoder;
+
+/// Where a stream is. The diagram stands above [`Relay`](super::Relay).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// A leg has been asked for and has not answered yet.
+    Opening,
+    /// A leg is open and the answer is not finished.
+    Streaming,
+    /// Every choice has its finish reason; usage and `[DONE]` may still come.
+    Tail,
+    /// The answer is lost and the engine's remaining events are passed on as they come (`on_incomplete: mirror`).
+    Mirroring {
+        /// The engine has sent `[DONE]`.
+        done: bool,
+    },
+    /// The seal is written; nothing more happens.
+    Sealed,
+}
+
+/// The leg that writes, or is to write, into the stream.
+#[derive(Debug)]
+pub(super) struct LegState {
+    /// From 1.
+    pub(super) number: u32,
+    /// From 1; counts the tries of this leg.
+    pub(super) attempt: u32,
+    /// How it continues; `"first"` for the client's own request.
+    pub(super) plan: &'static str,
+    /// Taken out while bytes are being read.
+    pub(super) decoder: Option<Decoder>,
+    pub(super) frames: KnownFrames,
+    /// For each of `frames`, what the client gets instead.
+    pub(super) out: Vec<OutFrame>,
+    /// `None` while the leg is the first to write, for then its events go out as they are.
+    pub(super) splice: Option<Splice>,
+    /// Something of the answer (text, tool call, finish reason) has come of this leg. An opening role event is not of it.
+    pub(super) wrote: bool,
+    /// Malformed events so far.
+    pub(super) malformed: u32,
+    /// When the leg was asked for, since the stream's start.
+    pub(super) started: Duration,
+    /// When its last data event came; `None` before the first.
+    pub(super) last_data: Option<Duration>,
+    /// It has stalled and nothing can be done about it; cleared by the next data event.
+    pub(super) stall_accepted: bool,
+}
+
+/// A frame as the client sees it.
+#[derive(Debug)]
+pub(super) struct OutFrame {
+    /// Its number in the journal; `None` when the journal's table is full.
+    pub(super) id: Option<FrameId>,
+    pub(super) kind: TextKind,
+    pub(super) frame: Frame,
+}
+
+impl LegState {
+    pub(super) fn new(number: u32, attempt: u32, plan: &'static str, splice: Option<Splice>, now: Duration) -> Self {
+        LegState {
+            number,
+            attempt,
+            plan,
+            decoder: None,
+            frames: KnownFrames::default(),
+            out: Vec::new(),
+            splice,
+            wrote: false,
+            malformed: 0,
+            started: now,
+            last_data: None,
+            stall_accepted: false,
+        }
+    }
+
+    /// A request that Baton made, as opposed to the client's own first one.
+    pub(super) fn is_continuation(&self) -> bool {
+        self.number > 1 || self.attempt > 1
+    }
+}
+
+/// What `on_incomplete: mirror` has to show when later legs come to nothing: how the last leg that wrote ended.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    pub(super) event: Option<(Option<String>, Vec<u8>)>,
+    pub(super) end: MirroredEnd,
+}

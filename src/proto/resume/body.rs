@@ -1,0 +1,83 @@
+//! Leg 2's request body: the client's own, changed where it has to be.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Refused, Words, engine};
+use crate::proto::chat::json::{Object, is_null, raw_text, whole_number};
+use crate::proto::chat::{ChatRequest, Partial, Ratios};
+
+/// Limits of the whole answer; each is lessened by all tokens generated, and none is added.
+const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+
+/// What is left of the request's token limits. Fields that the client did not send are not in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Left(Vec<(&'static str, u64)>);
+
+impl Left {
+    /// Both limits, if both were sent; `min_tokens` and vLLM's `thinking_token_budget`, which count a leg's own tokens (vLLM
+    /// 0.33, `sampling_params.py`), down to 0.
+    pub(super) fn of(request: &ChatRequest, partial: &Partial, ratios: &Ratios) -> Result<Self, Refused> {
+        let generated = partial.completion_tokens(ratios);
+        let sent = |key: &'static str| Some((key, request.get(key).and_then(whole_number)?));
+        let mut left = Vec::new();
+        for (key, limit) in LIMITS.into_iter().filter_map(sent) {
+            match limit.saturating_sub(generated.tokens) {
+                0 => return Err(Refused::BudgetSpent { exact: generated.exact }),
+                rest => left.push((key, rest)),
+            }
+        }
+        let floors =
+            [("min_tokens", generated.tokens), ("thinking_token_budget", partial.reasoning_tokens(ratios).tokens)];
+        for (key, used) in floors {
+            left.extend(sent(key).map(|(key, floor)| (key, floor.saturating_sub(used))));
+        }
+        Ok(Self(left))
+    }
+}
+
+/// The body.
+pub(super) fn write(request: &ChatRequest, words: &Words, left: &Left, engine: &engine::Spec, rid: &str) -> Vec<u8> {
+    let mut request = request.clone();
+    request.push_message(&message(words));
+    request.set("continue_final_message", &true);
+    // Left out, vLLM's default `true` makes transformers answer 400.
+    request.set("add_generation_prompt", &false);
+    request.set("stream", &true);
+    if let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
+        request.set("stream_options", &options);
+    }
+    if let Some(switch) = words.switch
+        && let Some(kwargs) = merged(request.get("chat_template_kwargs"), switch.key, switch.off)
+    {
+        request.set("chat_template_kwargs", &kwargs);
+    }
+    for (key, rest) in &left.0 {
+        request.set(key, rest);
+    }
+    if let Some(key) = engine.request_id {
+        request.set(key, &rid);
+    }
+    request.to_bytes()
+}
+
+fn message(words: &Words) -> Value {
+    match &words.reasoning {
+        Some(reasoning) => json!({"role": "assistant", "reasoning": reasoning, "content": words.content}),
+        None => json!({"role": "assistant", "content": words.content}),
+    }
+}
+
+/// `object` with one key set and all others as they are; `None` when it is right already, and its bytes are to stay, or when
+/// it is no object, which leg 1's engine let pass for whatever reason it had.
+fn merged(object: Option<&RawValue>, key: &str, value: &str) -> Option<Box<RawValue>> {
+    let mut fields = match object.filter(|object| !is_null(object)) {
+        Some(object) => Object::parse(object.get()).ok()?,
+        None => Object::default(),
+    };
+    if fields.get(key).is_some_and(|there| there.get() == value) {
+        return None;
+    }
+    fields.set(key, raw_text(value.to_owned()));
+    Some(fields.to_raw())
+}

@@ -1,0 +1,22 @@
+//! Models that do not think: the answer as it is, and no key.
+
+use super::{Form, Forms, Renderer, Spec, SwitchOff, Thinking, Trims};
+
+const FORMS: Forms = Forms {
+    thinking: Thinking::Closes,
+    content: Form::Answer,
+    switch_off: SwitchOff::Never,
+    trims: Trims::Nothing,
+    answer_as_reasoning: false,
+};
+
+pub(super) static NO_THINKING: Spec = Spec {
+    name: "no_thinking",
+    aliases: &["none"],
+    marks: None,
+    renderer: Renderer::ChatTemplate,
+    switch: None,
+    template: Some(FORMS),
+    appended: Some(FORMS),
+    repeats_mark: false,
+};

@@ -1,0 +1,256 @@
+//! Splice: making leg n's events read as the rest of leg 1.
+//!
+//! What differs between two legs and would show:
+//!
+//! | in leg n's event | becomes |
+//! |---|---|
+//! | `id`, `created`, `model`, `system_fingerprint` | leg 1's |
+//! | the role event | dropped; a role beside text is taken out |
+//! | `reasoning` or `reasoning_content` | the name, or both names, that leg 1 used |
+//! | thinking that is really the answer (the engine's parser did not see the thinking end) | `content` |
+//! | white space at the start, where the template trimmed it from the partial's end | dropped as far as it repeats |
+//! | `usage` | that of the whole answer, or gone if the client did not ask for it |
+//!
+//! Everything else, unknown fields and their order included, stays as it is. A leg that cannot be rewritten is the engine's
+//! fault; what was delivered before stays valid.
+
+mod tail;
+
+pub use tail::{finish_chunk, usage_chunk};
+
+use serde_json::value::RawValue;
+
+use super::chat::json::{self, Object};
+use super::chat::{
+    Chunk, ChunkChoice, ClientUsage, Head, Malformed, Parsed, ReasoningField, Recovered, Usage, merge, parse,
+};
+
+/// What a plan knows about the place where two legs meet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seam {
+    /// White space at the partial's end that the template trims, so that the engine may write it again. The next leg's text
+    /// loses as much of its start as equals this.
+    pub trimmed: String,
+    /// The answer has begun, but the engine's parser starts in the thinking phase and calls all of it reasoning (vLLM's
+    /// deepseek_r1 parser, reasoning/abs_reasoning_parsers.py `BaseThinkingReasoningParser`).
+    pub reasoning_is_content: bool,
+}
+
+/// Rewrites one leg's events. Every continuation has its own.
+#[derive(Clone, Debug)]
+pub struct Splice {
+    head: Head,
+    reasoning_field: Option<ReasoningField>,
+    reasoning_is_content: bool,
+    /// What may still be repeated; empty from the first text that differs.
+    repeated: String,
+    client: ClientUsage,
+    recovered: Recovered,
+}
+
+const CONTENT: &str = "content";
+const REASONING: &str = "reasoning";
+const REASONING_CONTENT: &str = "reasoning_content";
+const USAGE: &str = "usage";
+const FINGERPRINT: &str = "system_fingerprint";
+
+impl Splice {
+    /// For the leg that follows a partial with this head and this name for thinking. `recovered` is everything that was
+    /// generated before this leg, by however many legs.
+    pub fn new(
+        head: Head,
+        reasoning_field: Option<ReasoningField>,
+        seam: Seam,
+        client: ClientUsage,
+        recovered: Recovered,
+    ) -> Self {
+        let Seam { trimmed, reasoning_is_content } = seam;
+        Self { head, reasoning_field, reasoning_is_content, repeated: trimmed, client, recovered }
+    }
+
+    /// Whether the seam is behind: from here on, events that differ in one string only are rewritten to events that differ in
+    /// that string only, so that their frames may be learned before and after the rewriting.
+    pub fn is_settled(&self) -> bool {
+        self.repeated.is_empty()
+    }
+
+    /// The event's data as the client is to see it; `None` if it is not to see it at all.
+    ///
+    /// `[DONE]` and error events come back as they are.
+    ///
+    /// # Errors
+    /// When the data is nothing that an engine may send.
+    pub fn rewrite(&mut self, data: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+        let Parsed::Chunk(chunk) = parse(data)? else {
+            return Ok(Some(data.to_vec()));
+        };
+        let mut event: Object<'_> = serde_json::from_slice(data)?;
+        self.rewrite_head(&mut event);
+        let emptied = self.rewrite_choices(&chunk, &mut event)?;
+        let hidden = self.rewrite_usage(&chunk, &mut event);
+        let nothing_left = emptied || (hidden && chunk.choices.is_empty());
+        Ok((!nothing_left).then(|| event.to_text().into_bytes()))
+    }
+
+    fn rewrite_head(&self, event: &mut Object<'_>) {
+        let Head { id, created, model, system_fingerprint } = &self.head;
+        if !id.is_empty() {
+            event.set("id", json::raw(id));
+        }
+        if let Some(created) = created {
+            event.set("created", json::raw(created));
+        }
+        if !model.is_empty() {
+            event.set("model", json::raw(model));
+        }
+        // Only where the engine has one: vLLM sends it with its last chunk, so leg 1 may never have come to it.
+        if let Some(fingerprint) = system_fingerprint.as_ref().filter(|_| event.get(FINGERPRINT).is_some()) {
+            event.set(FINGERPRINT, json::raw(fingerprint));
+        }
+    }
+
+    /// Rewrites every choice and says whether nothing of them is left.
+    fn rewrite_choices(&mut self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> Result<bool, Malformed> {
+        let Some(raw) = event.get("choices").and_then(json::elements) else {
+            return Ok(false);
+        };
+        let mut choices = Vec::with_capacity(raw.len());
+        let mut emptied = !raw.is_empty();
+        for (raw, view) in raw.into_iter().zip(&chunk.choices) {
+            let mut choice = Object::parse(raw.get())?;
+            emptied &= self.rewrite_choice(view, &mut choice)?;
+            choices.push(choice.to_text());
+        }
+        if !choices.is_empty() {
+            event.set("choices", json::raw_text(format!("[{}]", choices.join(","))));
+        }
+        Ok(emptied)
+    }
+
+    /// Rewrites a choice's delta and says whether that took out the only thing it had.
+    fn rewrite_choice(&mut self, view: &ChunkChoice<'_>, choice: &mut Object<'_>) -> Result<bool, Malformed> {
+        let Some(raw) = choice.get("delta").filter(|delta| !json::is_null(delta)).map(ToOwned::to_owned) else {
+            return Ok(false);
+        };
+        let mut delta = Object::parse(raw.get())?;
+        let role = view.role.is_some() && delta.remove("role");
+        if self.reasoning_is_content && view.reasoning.as_ref().is_some_and(|text| !text.is_empty()) {
+            move_to_content(&mut delta);
+        } else if let Some(field) = self.reasoning_field {
+            rename_reasoning(&mut delta, field);
+        }
+        let trimmed = self.trim_repeated(&mut delta);
+        let ends = view.finish_reason.is_some() || !view.tool_calls.is_empty();
+        if ends {
+            self.repeated.clear();
+        }
+        let carries = ends || view.token_ids.is_some() || view.has_logprobs || view.opaque || has_text(&delta);
+        choice.set("delta", delta.to_raw());
+        Ok((role || trimmed) && !carries)
+    }
+
+    /// Drops from the delta's start what repeats the white space before the seam, and says whether anything was dropped.
+    fn trim_repeated(&mut self, delta: &mut Object<'_>) -> bool {
+        let mut trimmed = false;
+        // Two names for one text lose the same; thinking comes before the answer.
+        for names in [&[REASONING, REASONING_CONTENT][..], &[CONTENT]] {
+            if self.repeated.is_empty() {
+                break;
+            }
+            let mut left = None;
+            for name in names {
+                let Some(text) = delta.text(name).filter(|text| !text.is_empty()) else { continue };
+                let equal = common_start(&text, &self.repeated);
+                left = Some(if equal == text.len() { self.repeated[equal..].to_owned() } else { String::new() });
+                if equal > 0 {
+                    delta.set(name, json::raw(&text[equal..]));
+                    trimmed = true;
+                }
+            }
+            self.repeated = left.unwrap_or_else(|| std::mem::take(&mut self.repeated));
+        }
+        trimmed
+    }
+
+    /// Makes usage that of the whole answer, or takes it out, and says whether it was taken out.
+    fn rewrite_usage(&self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> bool {
+        let Some(usage) = &chunk.usage else { return false };
+        let last = chunk.choices.iter().any(|choice| choice.finish_reason.is_some());
+        let client = self.client;
+        let wanted =
+            if chunk.choices.is_empty() { client.at_end } else { client.continuous || (client.at_end && last) };
+        if wanted {
+            event.set(USAGE, self.usage_of_whole(usage).to_json());
+        } else {
+            event.remove(USAGE);
+        }
+        !wanted
+    }
+
+    /// The usage of the whole answer from this leg's own.
+    fn usage_of_whole(&self, leg: &Usage) -> Usage {
+        let mut leg = leg.clone();
+        if self.reasoning_is_content {
+            // The engine counted the answer as thinking.
+            leg.reasoning_tokens = leg.reasoning_tokens.map(|_| 0);
+        }
+        merge(&leg, &self.recovered)
+    }
+}
+
+/// How many bytes the two texts have in common at their start, in whole characters.
+fn common_start(text: &str, other: &str) -> usize {
+    let equal = text.chars().zip(other.chars()).take_while(|(a, b)| a == b);
+    equal.map(|(character, _)| character.len_utf8()).sum()
+}
+
+fn has_text(delta: &Object<'_>) -> bool {
+    let filled = |name: &&str| delta.get(name).and_then(json::string_content).is_some_and(|text| !text.is_empty());
+    [CONTENT, REASONING, REASONING_CONTENT].iter().any(filled)
+}
+
+/// The names under which the delta has thinking, the one with text first.
+fn reasoning_names(delta: &Object<'_>) -> Vec<&'static str> {
+    let mut names: Vec<_> =
+        [REASONING, REASONING_CONTENT].into_iter().filter(|name| delta.get(name).is_some()).collect();
+    names.sort_by_key(|name| delta.get(name).and_then(json::string_content).is_none_or(str::is_empty));
+    names
+}
+
+/// Gives the delta's thinking the name, or the names, that leg 1 used.
+fn rename_reasoning(delta: &mut Object<'_>, field: ReasoningField) {
+    let names = reasoning_names(delta);
+    let Some(&name) = names.first() else { return };
+    match field {
+        ReasoningField::Reasoning if name != REASONING => delta.rename(name, REASONING),
+        ReasoningField::ReasoningContent if name != REASONING_CONTENT => delta.rename(name, REASONING_CONTENT),
+        ReasoningField::Reasoning | ReasoningField::ReasoningContent if names.len() > 1 => {
+            delta.remove(names[1]);
+        }
+        ReasoningField::Both if names.len() == 1 => {
+            let twin = if name == REASONING { REASONING_CONTENT } else { REASONING };
+            if let Some(text) = delta.get(name).map(ToOwned::to_owned) {
+                delta.insert_after(name, twin, text);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Makes the delta's thinking the beginning of its answer.
+fn move_to_content(delta: &mut Object<'_>) {
+    let names = reasoning_names(delta);
+    let Some(&name) = names.first() else { return };
+    let content = |name: &str| delta.get(name).and_then(json::string_content).unwrap_or_default();
+    let joined: Box<RawValue> = json::raw_text(format!("\"{}{}\"", content(name), content(CONTENT)));
+    if delta.get(CONTENT).is_none() {
+        delta.rename(name, CONTENT);
+    }
+    delta.set(CONTENT, joined);
+    for name in names {
+        delta.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests;
