@@ -1,0 +1,256 @@
+//! Chat completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
+
+use bytes::{Bytes, BytesMut};
+use http::Version;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT};
+use log::{debug, warn};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use pingora::{Error, ErrorType, Result};
+use tokio::time::Instant;
+
+use super::error::Fault;
+use super::gateway::Gateway;
+use super::{headers, opaque, reply, route};
+use crate::config::settings::{self, Route};
+use crate::journal::Writer;
+use crate::proto::chat::{ChatRequest, Ratios};
+use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
+use crate::proto::resume::{Engine, Family};
+use crate::stream::{self, Attached, Onward, Report, Start, StreamId};
+use crate::upstream::{Ask, Leg, OpenError, is_event_stream};
+
+/// Names the stream in a response.
+const BATON_STREAM: &str = "Baton-Stream";
+/// Asks nginx not to collect the response before it passes it on.
+const ACCEL_BUFFERING: &str = "X-Accel-Buffering";
+
+/// A room for a body whose length is not known.
+const BODY_ROOM: usize = 16 * 1024;
+
+/// How a claimed request was served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Served {
+    /// As a stream, which reports for itself.
+    Stream,
+    /// By an answer that is not an event stream, or by a fault.
+    Whole,
+}
+
+/// A chat completion whose body has been read.
+struct Chat<'a> {
+    began: Instant,
+    client: Version,
+    head: RequestHeader,
+    body: Bytes,
+    /// `None`: not to be continued, because it was not understood or is over the route's limit.
+    request: Option<ChatRequest>,
+    route: &'a Route,
+}
+
+impl Chat<'_> {
+    /// How often leg 1 may be sent: once, unless its answer would be continued, too.
+    fn tries(&self) -> usize {
+        let continuation = &self.route.continuation;
+        let request = self.request.as_ref().filter(|_| continuation.mode == settings::Mode::On);
+        match request.is_some_and(|request| request.stream() && request.exclusion().is_none()) {
+            true => continuation.attempts as usize,
+            false => 1,
+        }
+    }
+}
+
+/// Serves a chat completion from its first body byte to the end of its answer.
+///
+/// # Errors
+/// The response is not whole and must not be given an orderly end; or the client is gone.
+pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Result<Served> {
+    let began = Instant::now();
+    let client = session.req_header().version;
+    let head = headers::for_legs(session.req_header());
+    let body = match read_body(session, gateway.settings().server.max_request_body).await? {
+        Ok(body) => body,
+        Err(fault) => return refuse(session, &fault).await,
+    };
+    let parsed = ChatRequest::parse(&body);
+    let model = match &parsed {
+        Ok(request) => request.model().map(str::to_owned),
+        Err(why) => {
+            debug!("a chat request is passed on unchanged: {why}");
+            route::model_of(&body)
+        }
+    };
+    let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
+        return refuse(session, &Fault::NoRoute { model }).await;
+    };
+    let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
+    let chat = Chat { began, client, head, body, request, route };
+    let leg = match first_leg(gateway, session, &chat).await? {
+        Ok(leg) => leg,
+        Err(error) => {
+            let upstream = gateway.cluster(route.upstream).name();
+            warn!("a chat request got no answer: {error}");
+            return refuse(session, &Fault::of_leg(&error, upstream)).await;
+        }
+    };
+    if !is_event_stream(leg.response()) {
+        drop(chat.body);
+        return opaque::relay(session, leg, client).await.map(|()| Served::Whole);
+    }
+    match gateway.store().create() {
+        Ok(writer) => carry(gateway, session, chat, leg, writer).await,
+        Err(full) => {
+            warn!("an answer is passed on without its journal, and will not be continued: {full}");
+            opaque::relay(session, leg, client).await.map(|()| Served::Whole)
+        }
+    }
+}
+
+async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Served> {
+    reply::fault(session, fault).await.map(|()| Served::Whole)
+}
+
+/// Reads the body whole, up to `limit` bytes.
+async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Result<Bytes, Fault>> {
+    let head = session.req_header();
+    let expects = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let declared = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if expects {
+        session.write_continue_response().await.map_err(|error| error.into_down())?;
+    }
+    let mut body = BytesMut::with_capacity(declared.unwrap_or(BODY_ROOM).min(limit));
+    loop {
+        match session.read_request_body().await {
+            Ok(Some(piece)) if body.len() + piece.len() > limit => return Ok(Err(Fault::TooLarge { limit })),
+            Ok(Some(piece)) => body.extend_from_slice(&piece),
+            Ok(None) => return Ok(Ok(body.freeze())),
+            Err(error) if *error.etype() == ErrorType::ReadTimedout => return Ok(Err(Fault::SlowBody)),
+            Err(error) => return Err(error.into_down()),
+        }
+    }
+}
+
+/// Opens leg 1 with one eye on the client: one that leaves while the engine is still thinking must not leave it working.
+///
+/// An engine that took the request and died before its first byte is followed by another one, under the same conditions as
+/// one that dies later: nothing has been delivered, so the request is as good as new.
+///
+/// # Errors
+/// The client left. Dropping the leg's future has closed its connection.
+async fn first_leg(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    chat: &Chat<'_>,
+) -> Result<std::result::Result<Leg, OpenError>> {
+    let cluster = gateway.cluster(chat.route.upstream);
+    let mut failed = Vec::new();
+    loop {
+        // The wait for the header has no bound here: a long prompt is no failure, and the client decides how long it waits.
+        let ask = Ask {
+            head: &chat.head,
+            body: &chat.body,
+            connect: chat.route.timeouts.connect,
+            answer: None,
+            avoid: &failed,
+        };
+        let opened = tokio::select! {
+            biased;
+            opened = Leg::open(gateway.connector(), cluster, ask) => opened,
+            _ = session.read_body_or_idle(true) => return Err(opaque::client_gone()),
+        };
+        let unconnected = match &opened {
+            Ok(leg) => leg.failures(),
+            Err(OpenError::Unreachable { failures, .. }) => failures,
+            Err(_) => &[],
+        };
+        for failure in unconnected {
+            debug!("upstream {}: {failure}", cluster.name());
+            gateway.metrics().connect_failed(cluster.name());
+        }
+        match opened {
+            Err(error) if failed.len() + 1 < chat.tries() && error.endpoint().is_some() => {
+                warn!("a chat request got no answer and is sent to another engine: {error}");
+                gateway.metrics().leg_failed(cluster.name(), "unreachable");
+                failed.extend(error.endpoint().map(|endpoint| endpoint.address()));
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
+/// Hands an event stream over to [`stream::serve`].
+async fn carry(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    chat: Chat<'_>,
+    leg: Leg,
+    writer: Writer,
+) -> Result<Served> {
+    let Chat { began, client, head, body, request, route } = chat;
+    drop(body);
+    let id = gateway.ids().mint();
+    let header = stream_header(leg.response(), client, &id)?;
+    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
+    let first = gateway.cluster(route.upstream);
+    let next = gateway.cluster(route.continuation.upstream);
+    let report = Report::new(gateway.metrics().clone(), id, route.model.as_str(), first.name(), next.name());
+    let model = request.as_ref().and_then(ChatRequest::model).unwrap_or_default();
+    let excluded = request.as_ref().and_then(ChatRequest::exclusion).map(|exclusion| exclusion.name());
+    report.start(model, excluded);
+    let (family, _) = Family::named(next.family());
+    let (engine, _) = Engine::named(next.engine());
+    let rid = format!("{:016x}", rand::random::<u64>());
+    let start = Start {
+        relay: Relay::new(request, policy(route), family, engine, rid),
+        writer,
+        leg,
+        onward: Onward {
+            connector: gateway.connector().clone(),
+            cluster: next.clone(),
+            head,
+            connect: route.timeouts.connect,
+        },
+        report,
+        heartbeat: route.heartbeat,
+        began,
+    };
+    match stream::serve(session, start).await {
+        Attached::Served => Ok(Served::Stream),
+        Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),
+        Attached::ClientGone => Err(opaque::client_gone()),
+    }
+}
+
+fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Result<ResponseHeader> {
+    let mut engine = engine.clone();
+    // Continued, the answer has another length.
+    engine.remove_header(&CONTENT_LENGTH);
+    let mut header = headers::for_client(&engine, client);
+    header.insert_header(BATON_STREAM, id.as_str())?;
+    header.insert_header(CACHE_CONTROL, "no-store")?;
+    header.insert_header(ACCEL_BUFFERING, "no")?;
+    Ok(header)
+}
+
+fn policy(route: &Route) -> Policy {
+    let settings::Continuation { mode, max_legs, attempts, buffer_tool_calls, buffer_limit, force, tokens, .. } =
+        route.continuation;
+    Policy {
+        continuation: match mode {
+            settings::Mode::On => Continuation::On,
+            settings::Mode::Off => Continuation::Off,
+            settings::Mode::Observe => Continuation::Observe,
+        },
+        max_legs,
+        attempts,
+        idle: route.timeouts.idle,
+        tool_buffer: buffer_tool_calls.then_some(buffer_limit),
+        on_incomplete: match route.on_incomplete {
+            settings::OnIncomplete::Error => OnIncomplete::Error,
+            settings::OnIncomplete::Mirror => OnIncomplete::Mirror,
+        },
+        ratios: Ratios { cjk: tokens.cjk, other: tokens.other },
+        force,
+        max_event: route.max_event,
+    }
+}

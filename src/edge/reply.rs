@@ -1,0 +1,43 @@
+//! Answers that Baton gives itself.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use log::debug;
+use pingora::Result;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use super::error::Fault;
+
+/// How long a client that is still sending its body is listened to after its answer. Closing a socket with unread bytes makes
+/// the kernel send a reset, and a reset throws away the answer that the client has not read yet.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Says that Baton runs.
+pub(super) async fn health(session: &mut ServerSession) -> Result<()> {
+    json(session, 200, Bytes::from_static(b"{\"status\":\"ok\"}")).await
+}
+
+/// Says what is wrong. The connection is used again only if the request's body has been read.
+pub(super) async fn fault(session: &mut ServerSession, fault: &Fault) -> Result<()> {
+    json(session, fault.status(), Bytes::from(fault.body())).await?;
+    if !session.is_http2() && !session.is_body_done() {
+        session.set_keepalive(None);
+        let drained = async { while let Ok(Some(_)) = session.read_request_body().await {} };
+        if tokio::time::timeout(LINGER, drained).await.is_err() {
+            debug!("a client went on sending after its answer");
+        }
+    }
+    Ok(())
+}
+
+async fn json(session: &mut ServerSession, status: u16, body: Bytes) -> Result<()> {
+    let mut header = ResponseHeader::build(status, Some(4))?;
+    header.insert_header(CONTENT_TYPE, "application/json")?;
+    header.insert_header(CACHE_CONTROL, "no-store")?;
+    header.set_content_length(body.len())?;
+    session.write_response_header(Box::new(header)).await?;
+    session.write_response_body(body, true).await
+}

@@ -1,0 +1,119 @@
+//! Which route a request takes.
+
+use http::Method;
+use http::header::CONTENT_LENGTH;
+use pingora::http::RequestHeader;
+use serde::Deserialize;
+
+use crate::config::Settings;
+
+/// What is done with a request, as far as its header tells.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Kind {
+    /// Baton's own health.
+    Health,
+    /// Its body says that it is too large for anyone.
+    TooLarge,
+    /// A chat completion whose body Baton reads.
+    Chat,
+    /// Everything else: not looked into.
+    Other,
+}
+
+/// Decides by the header alone.
+pub(super) fn kind(head: &RequestHeader, settings: &Settings) -> Kind {
+    let path = head.uri.path();
+    if path == "/health" && matches!(head.method, Method::GET | Method::HEAD) {
+        return Kind::Health;
+    }
+    let length = declared_length(head);
+    if length.is_some_and(|length| length > settings.server.max_request_body) {
+        return Kind::TooLarge;
+    }
+    let is_chat = head.method == Method::POST && path.ends_with("/v1/chat/completions");
+    // Until the body is read the route is not known, so the most generous one decides.
+    let readable = settings.routes.iter().map(|route| route.continuation.max_body).max().unwrap_or(0);
+    match is_chat && length.is_none_or(|length| length <= readable) {
+        true => Kind::Chat,
+        false => Kind::Other,
+    }
+}
+
+fn declared_length(head: &RequestHeader) -> Option<usize> {
+    head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// The route of a request whose model is not known: the first that takes any.
+///
+/// Its index among [`Settings::routes`].
+pub(super) fn for_any(settings: &Settings) -> Option<usize> {
+    settings.routes.iter().position(|route| route.model.is_any())
+}
+
+/// The model that a body names, for a body that is JSON but not a chat request.
+pub(super) fn model_of(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        model: String,
+    }
+    serde_json::from_slice::<Named>(body).ok().map(|named| named.model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::{Journal, Route, Server};
+    use crate::config::units::Glob;
+
+    fn settings(globs: &[&str]) -> Settings {
+        Settings {
+            server: Server { max_request_body: 1_000, ..Server::default() },
+            upstreams: Vec::new(),
+            routes: globs
+                .iter()
+                .map(|glob| {
+                    let mut route = Route::new(Glob::parse(glob).unwrap(), 0);
+                    route.continuation.max_body = 100;
+                    route
+                })
+                .collect(),
+            journal: Journal::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn check(method: &str, path: &str, length: Option<&str>, expected: Kind) {
+        let mut head = RequestHeader::build(method, path.as_bytes(), None).unwrap();
+        if let Some(length) = length {
+            head.insert_header(CONTENT_LENGTH, length).unwrap();
+        }
+        assert_eq!(kind(&head, &settings(&["*"])), expected, "{method} {path} {length:?}");
+    }
+
+    #[test]
+    fn the_header_tells_what_is_done_with_a_request() {
+        check("GET", "/health", None, Kind::Health);
+        check("POST", "/health", None, Kind::Other);
+        check("POST", "/v1/chat/completions", Some("100"), Kind::Chat);
+        check("POST", "/v1/chat/completions", None, Kind::Chat);
+        check("POST", "/tenant/v1/chat/completions", Some("5"), Kind::Chat);
+        check("POST", "/v1/chat/completions", Some("101"), Kind::Other);
+        check("POST", "/v1/chat/completions", Some("1001"), Kind::TooLarge);
+        check("GET", "/v1/chat/completions", None, Kind::Other);
+        check("POST", "/v1/completions", Some("5"), Kind::Other);
+        check("POST", "/v1/embeddings", Some("1001"), Kind::TooLarge);
+    }
+
+    #[test]
+    fn a_request_whose_model_is_not_looked_at_takes_the_first_route_for_any_model() {
+        assert_eq!(for_any(&settings(&["qwen*", "*"])), Some(1));
+        assert_eq!(for_any(&settings(&["qwen*"])), None);
+    }
+
+    #[test]
+    fn the_model_is_found_in_a_body_that_is_no_chat_request() {
+        assert_eq!(model_of(br#"{"prompt":"x","model":"qwen"}"#).as_deref(), Some("qwen"));
+        assert_eq!(model_of(b"{\"model\":"), None);
+        assert_eq!(model_of(b"{\"model\":7}"), None);
+    }
+}

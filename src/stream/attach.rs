@@ -1,0 +1,131 @@
+//! A client's connection as a reader of a journal.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::wire::{self, End};
+use crate::journal::{Pulled, Reader};
+
+/// Most bytes taken out of the journal for one write. What more there is follows in the next one.
+const WRITE_SIZE: usize = 64 * 1024;
+
+/// Stands for "no heartbeats": longer than any connection lives, short enough for a timer.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How a client's connection came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// Everything up to the seal was sent, and the response was ended in order.
+    Served,
+    /// As the engine's connection broke, so was the client's: there is no orderly end.
+    Torn,
+    /// The client went away.
+    ClientGone,
+}
+
+/// What a client has received.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sent {
+    /// Events, `[DONE]` and error events included.
+    pub events: u64,
+    /// Bytes of the event stream.
+    pub bytes: u64,
+    /// Heartbeats.
+    pub heartbeats: u64,
+}
+
+/// What woke the loop.
+enum Woken {
+    Journal,
+    Client,
+    Clock,
+}
+
+/// Sends everything that `reader` finds to the client, until the seal or the client's end. `heartbeat` is the silence after
+/// which a comment keeps the connection's idle timers quiet.
+///
+/// Safe to drop at any await: the journal's position only moves after a write has been handed over whole.
+pub async fn attach(
+    session: &mut ServerSession,
+    reader: &mut Reader,
+    heartbeat: Option<Duration>,
+    sent: &mut Sent,
+) -> Attached {
+    let heartbeat = heartbeat.unwrap_or(NEVER);
+    let mut timer = pin!(sleep_until(Instant::now() + heartbeat));
+    let mut last_write = Instant::now();
+    let mut buffer = Vec::new();
+    loop {
+        let woken = tokio::select! {
+            biased;
+            () = poll_fn(|cx| reader.poll_ready(cx)) => Woken::Journal,
+            _ = session.read_body_or_idle(true) => Woken::Client,
+            () = &mut timer => Woken::Clock,
+        };
+        match woken {
+            Woken::Client => return Attached::ClientGone,
+            // One timer for the connection's life: it is moved when it rings, not with every write.
+            Woken::Clock if last_write.elapsed() < heartbeat => timer.as_mut().reset(last_write + heartbeat),
+            Woken::Clock => {
+                sent.heartbeats += 1;
+                if write(session, Bytes::from_static(wire::HEARTBEAT)).await.is_err() {
+                    return Attached::ClientGone;
+                }
+                last_write = Instant::now();
+                timer.as_mut().reset(last_write + heartbeat);
+            }
+            Woken::Journal => {
+                let end = render(reader, &mut buffer, sent);
+                sent.bytes += buffer.len() as u64;
+                // An empty write would be taken for the end of the response.
+                if !buffer.is_empty() && write(session, Bytes::copy_from_slice(&buffer)).await.is_err() {
+                    return Attached::ClientGone;
+                }
+                buffer.clear();
+                last_write = Instant::now();
+                match end {
+                    None => {}
+                    Some(End::Orderly) => return finish(session).await,
+                    Some(End::Torn) => {
+                        session.shutdown().await;
+                        return Attached::Torn;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes what is there out of the journal and writes it as events.
+fn render(reader: &mut Reader, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
+    let mut end = None;
+    let pulled = reader.pull(WRITE_SIZE, &mut |_seq, entry| {
+        sent.events += 1;
+        end = wire::write_entry(&entry, buffer);
+    });
+    match pulled {
+        Ok(Pulled::More | Pulled::Empty) => None,
+        Ok(Pulled::Sealed) => end.or(Some(End::Orderly)),
+        Err(error) => {
+            sent.events += 1;
+            wire::write_lost(&error, buffer);
+            Some(End::Orderly)
+        }
+    }
+}
+
+async fn write(session: &mut ServerSession, bytes: Bytes) -> pingora::Result<()> {
+    session.write_response_body(bytes, false).await
+}
+
+async fn finish(session: &mut ServerSession) -> Attached {
+    match session.finish_body().await {
+        Ok(()) => Attached::Served,
+        Err(_) => Attached::ClientGone,
+    }
+}

@@ -1,0 +1,225 @@
+//! Runs a relay over legs: reads what the engine sends, opens and drops legs, keeps the time.
+
+use std::future::{Future, pending};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::http::RequestHeader;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::attach::{Attached, Sent};
+use super::report::Report;
+use crate::journal::Writer;
+use crate::proto::relay::{Action, LegEnd, LegStart, Note, Refusal, Relay};
+use crate::upstream::{Ask, Cluster, Connector, Cut, Leg, OpenError, is_event_stream};
+
+/// How much of an answer that is not an event stream is kept for the log, in bytes.
+const EXCERPT: usize = 512;
+
+/// How long to wait for a leg's orderly end after its last event, so that its connection can be used again.
+const LAST_BYTES: Duration = Duration::from_millis(100);
+
+/// Further away than any stream lives, near enough for a timer.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What later legs are opened with.
+pub struct Onward {
+    /// Pingora's connection pool.
+    pub connector: Arc<Connector>,
+    /// The upstream that continues.
+    pub cluster: Arc<Cluster>,
+    /// Method, path and the client's headers.
+    pub head: RequestHeader,
+    /// Bounds the opening of one connection.
+    pub connect: Duration,
+}
+
+type Opening = Pin<Box<dyn Future<Output = Result<Box<Leg>, NotOpened>> + Send>>;
+
+/// An attempt that gave no event stream, and the endpoint that is to be avoided from now on.
+struct NotOpened {
+    refusal: Refusal,
+    endpoint: Option<SocketAddr>,
+}
+
+/// One stream's relay, its journal's writer, and the leg that is open.
+///
+/// At most one of `leg` and `opening` is there. Dropping a leg closes its connection, which makes the engine stop.
+pub struct Driver {
+    relay: Relay,
+    writer: Writer,
+    onward: Onward,
+    report: Report,
+    leg: Option<Box<Leg>>,
+    opening: Option<Opening>,
+    /// Endpoints that have failed this stream.
+    failed: Vec<SocketAddr>,
+    began: Instant,
+}
+
+/// What woke the loop.
+enum Woken {
+    Opened(Result<Box<Leg>, NotOpened>),
+    /// Bytes were handed to the relay.
+    Bytes,
+    Ended(LegEnd),
+    Clock,
+}
+
+impl Driver {
+    /// A driver for a stream whose first leg has answered with an event stream.
+    pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
+        relay.handle_opened(began.elapsed());
+        Driver { relay, writer, onward, report, leg: Some(Box::new(first)), opening: None, failed: Vec::new(), began }
+    }
+
+    /// Goes on until the stream has its seal. Safe to drop at any await, and to be called again.
+    pub async fn run(&mut self) {
+        let mut timer = pin!(sleep_until(self.began + FAR));
+        loop {
+            self.act();
+            if self.relay.is_sealed() {
+                break;
+            }
+            // One timer for the stream's life. It is moved when it rings, and before that only to an earlier time.
+            let deadline = self.began + self.relay.deadline().unwrap_or(FAR);
+            if deadline < timer.deadline() || timer.is_elapsed() {
+                timer.as_mut().reset(deadline);
+            }
+            let Driver { relay, writer, leg, opening, began, .. } = &mut *self;
+            let woken = tokio::select! {
+                biased;
+                read = read(leg) => match read {
+                    Ok(Some(bytes)) => {
+                        relay.handle_bytes(began.elapsed(), bytes, writer);
+                        Woken::Bytes
+                    }
+                    Ok(None) => Woken::Ended(LegEnd::Clean),
+                    Err(cut) => Woken::Ended(LegEnd::Cut(cut.to_string())),
+                },
+                opened = open(opening) => Woken::Opened(opened),
+                () = &mut timer => Woken::Clock,
+            };
+            let now = self.began.elapsed();
+            match woken {
+                Woken::Bytes => {}
+                Woken::Ended(end) => self.relay.handle_end(now, end, &mut self.writer),
+                Woken::Clock => self.relay.handle_deadline(now, &mut self.writer),
+                Woken::Opened(opened) => self.opened(now, opened),
+            }
+        }
+        self.close().await;
+    }
+
+    /// The client has gone for good: stops the engine and seals the stream.
+    pub fn abandon(&mut self) {
+        self.relay.handle_client_gone(&mut self.writer);
+        self.act();
+    }
+
+    /// The stream is over: says so, once.
+    pub fn conclude(mut self, attached: Attached, sent: Sent) {
+        self.report.end(&self.relay, attached, sent, self.began.elapsed());
+    }
+
+    fn opened(&mut self, now: Duration, opened: Result<Box<Leg>, NotOpened>) {
+        self.opening = None;
+        match opened {
+            Ok(leg) => {
+                self.report.opened(&leg);
+                self.leg = Some(leg);
+                self.relay.handle_opened(now);
+            }
+            Err(NotOpened { refusal, endpoint }) => {
+                self.failed.extend(endpoint);
+                self.relay.handle_refused(now, refusal, &mut self.writer);
+            }
+        }
+    }
+
+    /// Does what the relay asks for.
+    fn act(&mut self) {
+        while let Some(action) = self.relay.poll_action() {
+            match action {
+                Action::Abort => {
+                    self.leg = None;
+                    self.opening = None;
+                }
+                Action::Start(start) => self.start(start),
+                Action::Note(note) => {
+                    if let (Note::Cut { .. }, Some(leg)) = (&note, &self.leg) {
+                        self.failed.push(leg.endpoint().address());
+                    }
+                    self.report.note(&note, &self.relay, self.writer.next_seq());
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, start: LegStart) {
+        self.leg = None;
+        self.report.starting(&start, &self.relay);
+        let connector = Arc::clone(&self.onward.connector);
+        let cluster = Arc::clone(&self.onward.cluster);
+        let head = self.onward.head.clone();
+        let connect = self.onward.connect;
+        let avoid = self.failed.clone();
+        self.opening = Some(Box::pin(async move {
+            let body = Bytes::from(start.body);
+            // The relay's deadline bounds the wait for an answer.
+            let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
+            match Leg::open(&connector, &cluster, ask).await {
+                Ok(leg) if is_event_stream(leg.response()) => Ok(Box::new(leg)),
+                Ok(leg) => Err(refused(leg).await),
+                Err(error) => Err(not_opened(&error)),
+            }
+        }));
+    }
+
+    /// Lets the last leg come to its orderly end, so that its connection goes back to the pool.
+    async fn close(&mut self) {
+        let Some(mut leg) = self.leg.take() else { return };
+        let rest = async { while let Ok(Some(_)) = leg.read().await {} };
+        if timeout(LAST_BYTES, rest).await.is_ok() {
+            leg.finish().await;
+        }
+    }
+}
+
+async fn read(leg: &mut Option<Box<Leg>>) -> Result<Option<&[u8]>, Cut> {
+    match leg {
+        Some(leg) => leg.read().await,
+        None => pending().await,
+    }
+}
+
+async fn open(opening: &mut Option<Opening>) -> Result<Box<Leg>, NotOpened> {
+    match opening {
+        Some(opening) => opening.await,
+        None => pending().await,
+    }
+}
+
+fn not_opened(error: &OpenError) -> NotOpened {
+    NotOpened {
+        refusal: Refusal::Unreachable(error.to_string()),
+        endpoint: error.endpoint().map(|endpoint| endpoint.address()),
+    }
+}
+
+/// Reads the beginning of an answer that is not an event stream.
+async fn refused(mut leg: Leg) -> NotOpened {
+    let status = leg.response().status.as_u16();
+    let endpoint = Some(leg.endpoint().address());
+    let mut body = Vec::new();
+    while body.len() < EXCERPT
+        && let Ok(Some(bytes)) = leg.read().await
+    {
+        body.extend_from_slice(bytes);
+    }
+    body.truncate(EXCERPT);
+    NotOpened { refusal: Refusal::Status { status, body: String::from_utf8_lossy(&body).into_owned() }, endpoint }
+}

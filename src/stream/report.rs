@@ -1,0 +1,147 @@
+//! What a stream tells the log and the metrics: one line and one count for each thing that happens to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attach::{Attached, Sent};
+use super::id::StreamId;
+use crate::proto::record::Seal;
+use crate::proto::relay::{LegStart, Note, Relay};
+use crate::telemetry::events::{Event, Line};
+use crate::telemetry::metrics::{Continuation, InFlight, Metrics, Outcome};
+use crate::upstream::Leg;
+
+/// A stream's line to the log and the metrics.
+#[derive(Debug)]
+pub struct Report {
+    metrics: Arc<Metrics>,
+    id: StreamId,
+    /// The route's pattern.
+    route: String,
+    /// The upstream of leg 1.
+    first_upstream: String,
+    /// The upstream that continues.
+    next_upstream: String,
+    /// A leg after the first has been asked for.
+    moved: bool,
+    /// Code of the last failure.
+    reason: Option<&'static str>,
+    _in_flight: InFlight,
+}
+
+impl Report {
+    /// The report of a stream that begins now.
+    pub fn new(metrics: Arc<Metrics>, id: StreamId, route: &str, first_upstream: &str, next_upstream: &str) -> Self {
+        let _in_flight = metrics.stream_started(first_upstream);
+        metrics.leg_started(first_upstream);
+        Report {
+            metrics,
+            id,
+            route: route.to_owned(),
+            first_upstream: first_upstream.to_owned(),
+            next_upstream: next_upstream.to_owned(),
+            moved: false,
+            reason: None,
+            _in_flight,
+        }
+    }
+
+    /// The stream's request was accepted.
+    pub fn start(&self, model: &str, excluded: Option<&'static str>) {
+        self.line(None, Event::Start { route: &self.route, model, excluded });
+    }
+
+    /// The upstream of the current leg.
+    fn upstream(&self) -> &str {
+        if self.moved { &self.next_upstream } else { &self.first_upstream }
+    }
+
+    fn line(&self, relay: Option<&Relay>, event: Event<'_>) {
+        let id = relay.and_then(|relay| relay.partial().head.as_ref()).map(|head| head.id.as_str());
+        Line { stream: self.id.short(), id, upstream: self.upstream(), event }.emit();
+    }
+
+    /// A further leg has been asked for.
+    pub(super) fn starting(&mut self, start: &LegStart, relay: &Relay) {
+        self.moved = true;
+        self.metrics.leg_started(self.upstream());
+        self.line(Some(relay), Event::Leg { leg: start.leg, attempt: start.attempt, plan: start.plan });
+    }
+
+    /// A further leg has answered.
+    pub(super) fn opened(&self, leg: &Leg) {
+        for _ in leg.failures() {
+            self.metrics.connect_failed(self.upstream());
+        }
+    }
+
+    /// The relay tells something; `events` is how many data events have been passed on so far.
+    pub(super) fn note(&mut self, note: &Note, relay: &Relay, events: u64) {
+        let event = match note {
+            Note::FirstEvent { after } => {
+                self.metrics.first_event(&self.first_upstream, *after);
+                Event::FirstEvent { after: *after }
+            }
+            Note::Cut { leg, attempt, cause } => {
+                let reason = cause.code();
+                self.reason = Some(reason);
+                self.metrics.leg_failed(self.upstream(), reason);
+                if relay.plan() != "first" {
+                    self.metrics.continuation(relay.plan(), Continuation::Failed);
+                }
+                // The engine's own words may quote the answer: they are for debugging only.
+                log::debug!("stream {}: {cause}", self.id.short());
+                Event::Cut { leg: *leg, attempt: *attempt, reason, events }
+            }
+            Note::Observed { cause } => {
+                self.metrics.continuation("observe", Continuation::Observed);
+                Event::Observed { reason: cause }
+            }
+            Note::NotContinued { why } => {
+                self.metrics.plan_refused(why);
+                Event::Refused { reason: why }
+            }
+            Note::Continued { leg, plan, gap } => {
+                self.metrics.continuation(plan, Continuation::Continued);
+                self.metrics.recovery_gap(*gap);
+                Event::Continued { leg: *leg, plan, gap: *gap }
+            }
+            Note::Malformed(_) => {
+                self.metrics.malformed_event();
+                Event::Malformed { leg: relay.leg() }
+            }
+            Note::TailRepaired => {
+                self.metrics.tail_repaired();
+                Event::TailRepaired
+            }
+            Note::ToolCallsReleased => Event::ToolCallsReleased,
+            Note::ToolBufferFull => Event::ToolBufferFull,
+        };
+        self.line(Some(relay), event);
+    }
+
+    /// The stream is over.
+    pub(super) fn end(&mut self, relay: &Relay, attached: Attached, sent: Sent, took: Duration) {
+        let outcome = match relay.seal() {
+            Some(Seal::Finished) => Outcome::Finished,
+            Some(Seal::Mirrored(_)) => Outcome::Mirrored,
+            Some(Seal::Abandoned) => Outcome::Abandoned,
+            Some(Seal::Incomplete { .. }) | None => Outcome::Incomplete,
+        };
+        if attached == Attached::ClientGone {
+            self.metrics.client_left();
+            self.line(Some(relay), Event::ClientLeft { events: sent.events });
+        }
+        let reason = match outcome {
+            Outcome::Incomplete | Outcome::Mirrored => self.reason,
+            Outcome::Finished | Outcome::Abandoned => None,
+        };
+        if let Some(reason) = reason {
+            self.metrics.stream_incomplete(&self.first_upstream, reason);
+        }
+        self.metrics.stream_ended(&self.route, &self.first_upstream, outcome);
+        self.metrics.relayed(sent.events, sent.bytes);
+        let Sent { events, bytes, .. } = sent;
+        self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.leg(), events, bytes, took });
+    }
+}

@@ -1,0 +1,316 @@
+//! One line for each thing that happens to a stream, in logfmt, through [`log`] with the target [`TARGET`].
+//!
+//! ```text
+//! event=cut stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen leg=1 reason=cut events=412
+//! ```
+//!
+//! Invariants: a line holds no text of an answer or a request, no words of an engine (they may quote the answer), and
+//! of the stream id only the part that is not secret. Whatever comes from outside is quoted, escaped and cut to
+//! [`MAX_VALUE`].
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use log::Level;
+
+use super::metrics::Outcome;
+
+/// The log target of all stream events.
+pub const TARGET: &str = "baton::stream";
+
+/// A value from outside is cut after so many characters.
+pub const MAX_VALUE: usize = 64;
+
+/// A short stream id has at most so many characters; what is longer might be a whole one, and is cut.
+const MAX_SHORT_ID: usize = 12;
+
+/// Something that happened to a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// Its request was accepted.
+    Start {
+        /// The route's pattern.
+        route: &'a str,
+        /// The model that the request names.
+        model: &'a str,
+        /// Why it will not be continued whatever happens, if so.
+        excluded: Option<&'static str>,
+    },
+    /// The first data event came.
+    FirstEvent {
+        /// Since the request.
+        after: Duration,
+    },
+    /// A leg failed.
+    Cut {
+        /// The leg's number, from 1.
+        leg: u32,
+        /// The number of its try, from 1.
+        attempt: u32,
+        /// The cause's code.
+        reason: &'static str,
+        /// Data events passed on so far.
+        events: u64,
+    },
+    /// A further leg was started.
+    Leg {
+        /// The leg's number, from 2 (1 for the client's own request sent once more).
+        leg: u32,
+        /// The number of its try, from 1.
+        attempt: u32,
+        /// The plan's name.
+        plan: &'static str,
+    },
+    /// The first text of a further leg was passed on.
+    Continued {
+        /// The leg's number.
+        leg: u32,
+        /// The plan's name.
+        plan: &'static str,
+        /// The pause that the client saw.
+        gap: Duration,
+    },
+    /// The stream was cut and is not continued.
+    Refused {
+        /// The code of why.
+        reason: &'static str,
+    },
+    /// The stream was cut, and only `observe` kept it from being continued.
+    Observed {
+        /// The cause's code.
+        reason: &'static str,
+    },
+    /// An event of the engine was left out. What it held is not said.
+    Malformed {
+        /// The leg's number.
+        leg: u32,
+    },
+    /// The answer was whole and its tail was written by Baton.
+    TailRepaired,
+    /// Tool calls that had been held back were released whole.
+    ToolCallsReleased,
+    /// Tool calls that had been held back grew over the limit and are passed on as they come.
+    ToolBufferFull,
+    /// The client left.
+    ClientLeft {
+        /// Data events passed on so far.
+        events: u64,
+    },
+    /// The stream ended.
+    Seal {
+        /// How.
+        outcome: Outcome,
+        /// The code of the last failure, unless the stream is finished.
+        reason: Option<&'static str>,
+        /// Legs that wrote into it.
+        legs: u32,
+        /// Data events passed on.
+        events: u64,
+        /// Bytes passed on.
+        bytes: u64,
+        /// Since the request.
+        took: Duration,
+    },
+}
+
+impl Event<'_> {
+    /// Warnings are what a person may want to look into: failed engines and answers that were not completed.
+    fn level(&self) -> Level {
+        match self {
+            Self::Cut { .. } | Self::Refused { .. } | Self::Malformed { .. } | Self::ToolBufferFull => Level::Warn,
+            Self::Seal { outcome: Outcome::Incomplete | Outcome::Mirrored, .. } => Level::Warn,
+            _ => Level::Info,
+        }
+    }
+}
+
+/// An event with the stream that it happened to. `Display` is the line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line<'a> {
+    /// The part of the stream's id that is not secret.
+    pub stream: &'a str,
+    /// The id that the client sees in the chunks, as soon as it is known.
+    pub id: Option<&'a str>,
+    /// The upstream of the current leg.
+    pub upstream: &'a str,
+    /// What happened.
+    pub event: Event<'a>,
+}
+
+impl Line<'_> {
+    /// Writes the line to the log.
+    pub fn emit(&self) {
+        log::log!(target: TARGET, self.event.level(), "{self}");
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.event {
+            Event::Start { .. } => "start",
+            Event::FirstEvent { .. } => "first_event",
+            Event::Cut { .. } => "cut",
+            Event::Leg { .. } => "leg",
+            Event::Continued { .. } => "continued",
+            Event::Refused { .. } => "refused",
+            Event::Observed { .. } => "observed",
+            Event::Malformed { .. } => "malformed",
+            Event::TailRepaired => "tail_repaired",
+            Event::ToolCallsReleased => "tool_calls_released",
+            Event::ToolBufferFull => "tool_buffer_full",
+            Event::ClientLeft { .. } => "client_left",
+            Event::Seal { .. } => "seal",
+        };
+        write!(f, "event={word} stream={}", Text(self.stream, MAX_SHORT_ID))?;
+        if let Some(id) = self.id {
+            write!(f, " id={}", Text(id, MAX_VALUE))?;
+        }
+        write!(f, " upstream={}", Text(self.upstream, MAX_VALUE))?;
+        self.event.fields(f)
+    }
+}
+
+impl Event<'_> {
+    fn fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start { route, model, excluded } => {
+                write!(f, " route={} model={}", Text(route, MAX_VALUE), Text(model, MAX_VALUE))?;
+                excluded.map_or(Ok(()), |reason| write!(f, " excluded={reason}"))
+            }
+            Self::FirstEvent { after } => write!(f, " after_ms={}", after.as_millis()),
+            Self::Cut { leg, attempt, reason, events } => {
+                write!(f, " leg={leg} attempt={attempt} reason={reason} events={events}")
+            }
+            Self::Leg { leg, attempt, plan } => {
+                write!(f, " leg={leg} attempt={attempt} plan={plan}")
+            }
+            Self::Continued { leg, plan, gap } => {
+                write!(f, " leg={leg} plan={plan} gap_ms={}", gap.as_millis())
+            }
+            Self::Refused { reason } | Self::Observed { reason } => write!(f, " reason={reason}"),
+            Self::Malformed { leg } => write!(f, " leg={leg}"),
+            Self::TailRepaired | Self::ToolCallsReleased | Self::ToolBufferFull => Ok(()),
+            Self::ClientLeft { events } => write!(f, " events={events}"),
+            Self::Seal { outcome, reason, legs, events, bytes, took } => {
+                write!(f, " outcome={}", outcome.label())?;
+                if let Some(reason) = reason {
+                    write!(f, " reason={reason}")?;
+                }
+                write!(f, " legs={legs} events={events} bytes={bytes} took_ms={}", took.as_millis())
+            }
+        }
+    }
+}
+
+/// A logfmt value: at most so many characters, in quotes where it would not be one word.
+struct Text<'a>(&'a str, usize);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, cut) = match self.0.char_indices().nth(self.1) {
+            Some((end, _)) => (&self.0[..end], true),
+            None => (self.0, false),
+        };
+        let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '=' | '\\');
+        if !cut && !value.is_empty() && value.chars().all(plain) {
+            return f.write_str(value);
+        }
+        f.write_char('"')?;
+        for c in value.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                c if c.is_control() || (c.is_whitespace() && c != ' ') => write!(f, "{}", c.escape_unicode())?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_str(if cut { "…\"" } else { "\"" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line<'a>(event: Event<'a>) -> Line<'a> {
+        Line { stream: "AZx3k9Qe0Bw", id: Some("chatcmpl-8f2"), upstream: "qwen", event }
+    }
+
+    #[test]
+    fn each_event_is_one_line_of_keys_and_values() {
+        let ms = Duration::from_millis;
+        let (leg, attempt, plan, reason) = (2, 1, "chat-continue", "stall");
+        for (event, fields) in [
+            (Event::Start { route: "*", model: "Qwen/Qwen3", excluded: None }, "route=* model=Qwen/Qwen3"),
+            (Event::Start { route: "*", model: "", excluded: Some("echo") }, "route=* model=\"\" excluded=echo"),
+            (Event::FirstEvent { after: ms(31) }, "after_ms=31"),
+            (Event::Cut { leg: 1, attempt, reason, events: 412 }, "leg=1 attempt=1 reason=stall events=412"),
+            (Event::Leg { leg, attempt, plan }, "leg=2 attempt=1 plan=chat-continue"),
+            (Event::Continued { leg, plan, gap: ms(180) }, "leg=2 plan=chat-continue gap_ms=180"),
+            (Event::Refused { reason: "max_legs" }, "reason=max_legs"),
+            (Event::Observed { reason }, "reason=stall"),
+            (Event::Malformed { leg }, "leg=2"),
+            (Event::ClientLeft { events: 9 }, "events=9"),
+        ] {
+            let text = line(event).to_string();
+            let (head, rest) = text.split_once(" upstream=qwen ").unwrap();
+            assert!(head.ends_with(" stream=AZx3k9Qe0Bw id=chatcmpl-8f2"), "{text}");
+            assert_eq!(rest, fields);
+        }
+    }
+
+    #[test]
+    fn a_seal_says_how_the_stream_ended_and_what_it_was() {
+        let seal = |outcome, reason| Event::Seal {
+            outcome,
+            reason,
+            legs: 2,
+            events: 800,
+            bytes: 120_000,
+            took: Duration::from_secs(12),
+        };
+        assert_eq!(
+            line(seal(Outcome::Finished, None)).to_string(),
+            "event=seal stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen outcome=finished legs=2 events=800 bytes=120000 \
+             took_ms=12000"
+        );
+        assert!(
+            line(seal(Outcome::Incomplete, Some("stall")))
+                .to_string()
+                .contains("outcome=incomplete reason=stall legs=2")
+        );
+    }
+
+    #[test]
+    fn a_failed_engine_and_an_incomplete_answer_are_warnings() {
+        let seal = |outcome| Event::Seal { outcome, reason: None, legs: 1, events: 0, bytes: 0, took: Duration::ZERO };
+        assert_eq!(Event::Cut { leg: 1, attempt: 1, reason: "cut", events: 0 }.level(), Level::Warn);
+        assert_eq!(seal(Outcome::Incomplete).level(), Level::Warn);
+        assert_eq!(seal(Outcome::Finished).level(), Level::Info);
+        assert_eq!(Event::ClientLeft { events: 0 }.level(), Level::Info);
+    }
+
+    #[test]
+    fn an_id_from_an_engine_cannot_forge_fields_or_lines() {
+        let id = "x\" event=seal\noutcome=finished\u{2028}\\";
+        let text = Line { id: Some(id), ..line(Event::TailRepaired) }.to_string();
+        assert_eq!(
+            text,
+            "event=tail_repaired stream=AZx3k9Qe0Bw id=\"x\\\" event=seal\\u{a}outcome=finished\\u{2028}\\\\\" upstream=qwen"
+        );
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        let id = "模".repeat(10_000);
+        let text = Line { id: Some(&id), ..line(Event::TailRepaired) }.to_string();
+        assert!(text.contains(&format!("id=\"{}…\" ", "模".repeat(MAX_VALUE))), "{text}");
+    }
+
+    #[test]
+    fn a_whole_stream_id_is_never_written() {
+        let whole = "AZx3k9Qe0BwSecretSecretSecretSec";
+        let text = Line { stream: whole, ..line(Event::TailRepaired) }.to_string();
+        assert!(text.contains("stream=\"AZx3k9Qe0BwS…\""), "{text}");
+    }
+}
