@@ -40,9 +40,6 @@ use crate::journal::{Limits, MemoryStore};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Cluster, Connector};
 
-/// How long requests under way may go on after SIGTERM. Longer than an answer, shorter than the patience of those who restart.
-const DRAIN: Duration = Duration::from_secs(300);
-
 /// For the last bytes: an HTTP/2 connection's task sends them after the request itself is over.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -112,11 +109,12 @@ impl App {
         self.admin.address
     }
 
-    /// Serves on the current runtime until `drain` is ready, then waits for the requests under way (at most five minutes), and
+    /// Serves on the current runtime until `drain` is ready, then waits for the requests under way (at most `server.drain`), and
     /// returns. `halt` ends it at once, whatever is under way.
     pub async fn serve(self, drain: impl Future<Output = ()>, halt: impl Future<Output = ()>) {
         let live = Live::default();
         let (shutdown, watch) = watch::channel(false);
+        let patience = self.settings.server.drain;
         let mut services = self.start(&live, &watch).await;
         let drained = async {
             drain.await;
@@ -124,9 +122,9 @@ impl App {
             // Without receivers there is nothing to tell.
             let _ = shutdown.send(true);
             while services.join_next().await.is_some() {}
-            match tokio::time::timeout(DRAIN, live.idle()).await {
+            match tokio::time::timeout(patience, live.idle()).await {
                 Ok(()) => tokio::time::sleep(SETTLE).await,
-                Err(_) => warn!("{} requests did not end within {DRAIN:?}", live.count()),
+                Err(_) => warn!("{} requests did not end within {patience:?}", live.count()),
             }
         };
         tokio::select! {

@@ -47,7 +47,7 @@ async fn an_answer_is_finished_whatever_its_engine_does() {
 
 #[tokio::test]
 async fn an_answer_that_nothing_happens_to_is_the_engines_own_byte_for_byte() {
-    let rig = rig("", "").await;
+    let rig = Setup { engines: engines("qwen3", "")[..1].to_vec(), ..Setup::new("") }.start().await;
     let body = request();
     let direct = format!("{}/v1/chat/completions", rig.engines[0].url());
     let direct = client().post(direct).header("x-request-id", "same").body(body.to_string()).send().await.unwrap();
@@ -120,10 +120,11 @@ async fn as_many_legs_write_as_the_route_allows() {
 #[tokio::test]
 async fn a_leg_that_brought_nothing_is_asked_again_elsewhere() {
     for fault in ["#1 rst@0", "#1 eof@1", "#1 abort@1", "#1 error@0"] {
-        let rig = Setup::new(fault).start().await;
+        // The first request to either engine fails, so the third try is the first to bring anything.
+        let rig = rig(fault, "").await;
         let answer = rig.ask(&request()).await;
         answer.assert_whole(&rig.uncut(&request()));
-        assert_eq!(rig.engines[1].request_count(), 1, "{fault}");
+        assert_eq!(rig.engines.iter().map(|engine| engine.request_count()).sum::<u64>(), 3, "{fault}");
     }
 }
 

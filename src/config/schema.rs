@@ -70,6 +70,7 @@ fn server(mut table: Table<'_>, mistakes: &mut Mistakes) -> Server {
         admin: table.or("admin", default.admin, |v| address(v.text()?), mistakes),
         threads: table.or("threads", default.threads, threads, mistakes),
         max_request_body: table.or("max_request_body", default.max_request_body, sized(KIB, GIB), mistakes),
+        drain: table.or("drain", default.drain, lasting(Duration::from_millis(100), HOUR), mistakes),
         listen,
     };
     if server.listen.contains(&server.admin) {

@@ -43,6 +43,8 @@ pub struct Server {
     pub threads: Threads,
     /// Request bodies over this many bytes are answered 413.
     pub max_request_body: usize,
+    /// How long requests under way may go on after SIGTERM.
+    pub drain: Duration,
 }
 
 impl Default for Server {
@@ -53,6 +55,7 @@ impl Default for Server {
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)),
             threads: Threads::Auto,
             max_request_body: 32 * MIB,
+            drain: Duration::from_secs(300),
         }
     }
 }

@@ -121,6 +121,7 @@ server:
   admin: \"127.0.0.1:1\"
   threads: 3
   max_request_body: 1MiB
+  drain: 7s
 routes:
   - match: {model: \"q*\"}
     upstream: b
@@ -153,6 +154,7 @@ fn every_key_reaches_its_setting() {
     assert_eq!(settings.server.threads, Threads::Count(3.try_into().unwrap()));
     assert_eq!(settings.server.threads.count(), 3);
     assert_eq!(settings.server.max_request_body, MIB);
+    assert_eq!(settings.server.drain, Duration::from_secs(7));
     let route = &settings.routes[0];
     assert_eq!(route.upstream, 1);
     let Continuation { mode, upstream, max_legs, attempts, max_body, .. } = route.continuation;

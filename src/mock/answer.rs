@@ -62,7 +62,11 @@ pub(super) fn choice(ask: &Ask, config: &Config, start: &Start, index: u64) -> C
     let text = text_of(ask, config, start.thinks, index);
     let call_after = ask.lengths.tool_call.or(config.tool_call);
     let mut items: Vec<Item> = Vec::new();
-    let mut content = 0;
+    // The call's place is counted from the start of the whole answer.
+    let mut content = match start.at.kind {
+        Kind::Content => usize::try_from(text.tokens(Kind::Content, start.at.offset)).unwrap_or(usize::MAX),
+        Kind::Reasoning => 0,
+    };
     let mut finish = Finish::Stop;
     for piece in text.rest(start.at) {
         if piece.kind == Kind::Content && call_after == Some(content) && ask.tool().is_some() {

@@ -2,24 +2,18 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::answer::{self, Choice};
 use super::ask::Ask;
 use super::config::{Config, Wire};
-use super::continued::Start;
 use super::engine::{Shared, Stop};
-use super::family::Family;
 use super::fault::{Act, Fault, Place, Rule};
 use super::http::{Close, Conn, Left, Next, Request};
 use super::log::{End, Entry, Leg};
+use super::script::{response_id, script, stream_of};
 use super::stream;
-use super::strict::{self, Original};
-use super::text::key;
-use super::validate::{self, Refusal};
-use super::wire::Stream;
+use super::validate::Refusal;
 
 const JSON: &str = "application/json";
 
@@ -162,19 +156,8 @@ impl Exchange<'_> {
         Ok((Next::Request, if status < 400 { End::Complete } else { End::Refused }))
     }
 
-    /// The response's id, as the engine makes it: vLLM takes `X-Request-Id`, SGLang the body's `rid`.
     fn id(&self, ask: &Ask) -> String {
-        let config = &self.shared.config;
-        let fresh = key([config.name.as_bytes(), &config.seed.to_le_bytes(), &self.entry.number().to_le_bytes()]);
-        match config.wire {
-            Wire::Vllm => match &self.request_id {
-                Some(id) => format!("chatcmpl-{id}"),
-                None => format!("chatcmpl-{fresh:016x}"),
-            },
-            Wire::Sglang => {
-                ask.rid().map_or_else(|| format!("{fresh:016x}{:016x}", fresh.rotate_left(29)), str::to_owned)
-            }
-        }
+        response_id(&self.shared.config, self.request_id.as_deref(), self.entry.number(), ask)
     }
 }
 
@@ -222,7 +205,7 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
             Fault::At { .. } => {}
         }
     }
-    let (start, choices) = match script(shared, ask) {
+    let (start, choices) = match script(&shared.config, &shared.ledger, ask) {
         Ok(script) => script,
         Err(refusal) => return exchange.refuse(conn, &refusal).await,
     };
@@ -234,53 +217,9 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
         }
         taken => taken,
     };
-    let script = stream_of(exchange, ask, &start, choices);
+    let script = stream_of(&shared.config, exchange.id(ask), ask, &start, choices);
     if !ask.stream() {
         return exchange.respond(conn, 200, &script.whole()).await;
     }
     stream::run(conn, exchange, &script, &rules).await
-}
-
-/// Validates a request and decides what its choices write.
-fn script(shared: &Shared, ask: &Ask) -> Result<(Start, Vec<Choice>), Refusal> {
-    let config = &shared.config;
-    let family = Family::named(&config.family);
-    validate::check(ask, config, &family)?;
-    let start = answer::start(ask, config, &family)?;
-    if ask.continues() && config.strict {
-        let prompt = ask.prompt().len();
-        let originals = shared.ledger.find(&ask.raw_messages[..prompt]);
-        let checked = strict::check(ask, config, &family, &start, &originals);
-        checked.map_err(|reason| Refusal::bad(format!("mock-engine (strict): {reason}")))?;
-    }
-    if !ask.continues() {
-        shared.ledger.note(Original::of(ask));
-    }
-    let choices = (0..ask.choices()).map(|index| answer::choice(ask, config, &start, index)).collect();
-    Ok((start, choices))
-}
-
-fn stream_of<'a>(exchange: &Exchange<'a>, ask: &Ask, start: &Start, choices: Vec<Choice>) -> Stream<'a> {
-    let config = &exchange.shared.config;
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    // vLLM takes the last message's role when no new message is begun.
-    let role = match config.wire {
-        Wire::Vllm if ask.add_generation_prompt() == Some(false) => ask.last_role(),
-        _ => "assistant",
-    };
-    let include_usage = ask.stream_option("include_usage");
-    // On SGLang continuous usage does not need `include_usage` (0.5.6+, `utils.py should_include_usage`).
-    let continuous_usage =
-        ask.stream_option("continuous_usage_stats") && (include_usage || config.wire == Wire::Sglang);
-    Stream {
-        config,
-        id: exchange.id(ask),
-        created: config.created.unwrap_or_else(now),
-        model: ask.model().to_owned(),
-        role: role.to_owned(),
-        prompt_tokens: answer::prompt_tokens(ask, config, start),
-        include_usage,
-        continuous_usage,
-        choices,
-    }
 }

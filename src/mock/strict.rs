@@ -31,6 +31,8 @@ const OWN_RULES: &[&str] = &[
     "chat_template_kwargs",
     "max_tokens",
     "max_completion_tokens",
+    "min_tokens",
+    "thinking_token_budget",
     "rid",
 ];
 

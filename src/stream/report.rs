@@ -11,6 +11,9 @@ use crate::telemetry::events::{Event, Line};
 use crate::telemetry::metrics::{Continuation, InFlight, Metrics, Outcome};
 use crate::upstream::Leg;
 
+/// The plan of the client's own request.
+const FIRST: &str = "first";
+
 /// A stream's line to the log and the metrics.
 #[derive(Debug)]
 pub struct Report {
@@ -82,12 +85,13 @@ impl Report {
                 self.metrics.first_event(&self.first_upstream, *after);
                 Event::FirstEvent { after: *after }
             }
-            Note::Cut { leg, attempt, cause } => {
+            Note::Cut { leg, attempt, plan, empty, cause } => {
                 let reason = cause.code();
                 self.reason = Some(reason);
                 self.metrics.leg_failed(self.upstream(), reason);
-                if relay.plan() != "first" {
-                    self.metrics.continuation(relay.plan(), Continuation::Failed);
+                // One that had brought text has been counted as continued.
+                if *empty && *plan != FIRST {
+                    self.metrics.continuation(plan, Continuation::Failed);
                 }
                 // The engine's own words may quote the answer: they are for debugging only.
                 log::debug!("stream {}: {cause}", self.id.short());
@@ -141,7 +145,8 @@ impl Report {
         }
         self.metrics.stream_ended(&self.route, &self.first_upstream, outcome);
         self.metrics.relayed(sent.events, sent.bytes);
-        let Sent { events, bytes, .. } = sent;
+        let Sent { events, bytes, heartbeats } = sent;
+        self.metrics.heartbeats(heartbeats);
         self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.leg(), events, bytes, took });
     }
 }

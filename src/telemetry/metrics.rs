@@ -196,9 +196,9 @@ impl Metrics {
         self.traffic.malformed.inc();
     }
 
-    /// A heartbeat was sent to a client.
-    pub fn heartbeat(&self) {
-        self.traffic.heartbeats.inc();
+    /// So many heartbeats were sent to a client.
+    pub fn heartbeats(&self, count: u64) {
+        self.traffic.heartbeats.inc_by(count);
     }
 
     /// A request that Baton does not claim was answered with this HTTP status; 0: it got no answer.
@@ -362,7 +362,7 @@ mod tests {
         metrics.connect_failed("qwen");
         metrics.relayed(7, 512);
         metrics.malformed_event();
-        metrics.heartbeat();
+        metrics.heartbeats(1);
         metrics.passed(204);
         metrics.journal(4096, 2);
         let text = metrics.gather();
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn two_sets_of_metrics_do_not_share_anything() {
         let (one, other) = (Metrics::new(), Metrics::new());
-        one.heartbeat();
+        one.heartbeats(1);
         assert!(one.gather().contains("baton_heartbeats_total 1\n"));
         assert!(other.gather().contains("baton_heartbeats_total 0\n"));
     }

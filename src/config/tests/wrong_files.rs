@@ -138,8 +138,8 @@ fn an_unknown_key_is_a_mistake_and_a_near_one_is_suggested() {
     check(&[
         (route("timeout: {idle: 20s}"), "conf.yaml:4: routes[0].timeout: is not a key here; did you mean timeouts?"),
         (
-            with("server: {drain: 300s}\n"),
-            "conf.yaml:1: server.drain: is not a key here; the keys are listen, admin, threads or max_request_body",
+            with("server: {certificate: x}\n"),
+            "conf.yaml:1: server.certificate: is not a key here; the keys are listen, admin, threads, max_request_body or drain",
         ),
         (
             with("server: {listen: [{addr: \"127.0.0.1:1\", tls: 1}]}\n"),

@@ -7,6 +7,9 @@ use super::usage::Usage;
 
 /// Choices kept of one answer; OpenAI's own limit for `n`. Pieces of further ones make the partial [opaque](Partial::is_opaque).
 const MAX_CHOICES: usize = 128;
+/// Bytes kept of one text: the thinking, the answer, or one tool call's arguments. A model's longest answer today is a tenth of
+/// it. What comes after makes the partial [opaque](Partial::is_opaque) and is not kept.
+const MAX_TEXT: usize = 8 << 20;
 /// Tool calls kept of one choice. Further ones make the partial [opaque](Partial::is_opaque).
 const MAX_TOOL_CALLS: usize = 1024;
 
@@ -25,7 +28,7 @@ pub struct Head {
 
 /// The fold of all chunks of a stream so far, whatever leg they came from.
 ///
-/// Its size is that of the text it holds; the caller bounds the stream.
+/// It is bounded: in choices, in tool calls, and in the length of each text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partial {
     /// From the first chunk that has an id or a model.
@@ -170,6 +173,10 @@ impl Partial {
             TextKind::Content => &mut choice.content,
             TextKind::Reasoning => &mut choice.reasoning,
         };
+        if text.len() + escaped.len() > MAX_TEXT {
+            self.opaque = true;
+            return Ok(());
+        }
         json::unescape(escaped, text)?;
         if at.is_none() {
             self.choices.push(new);
@@ -368,12 +375,20 @@ impl Partial {
     }
 }
 
+/// Adds a piece to a text, if there is room.
+fn append(text: &mut String, piece: &str) -> bool {
+    let fits = text.len() + piece.len() <= MAX_TEXT;
+    if fits {
+        text.push_str(piece);
+    }
+    fits
+}
+
 impl Choice {
     /// Adds a piece and says whether all of it had room.
     fn add(&mut self, piece: &ChunkChoice<'_>) -> bool {
-        self.reasoning.push_str(piece.reasoning.as_deref().unwrap_or_default());
-        self.content.push_str(piece.content.as_deref().unwrap_or_default());
-        let mut fits = true;
+        let mut fits = append(&mut self.reasoning, piece.reasoning.as_deref().unwrap_or_default());
+        fits &= append(&mut self.content, piece.content.as_deref().unwrap_or_default());
         for delta in &piece.tool_calls {
             fits &= self.add_tool_call(delta);
         }
@@ -399,8 +414,7 @@ impl Choice {
         if let Some(name) = &delta.name {
             call.name.get_or_insert_with(|| name.clone().into_owned());
         }
-        call.arguments.push_str(delta.arguments.as_deref().unwrap_or_default());
-        true
+        append(&mut call.arguments, delta.arguments.as_deref().unwrap_or_default())
     }
 
     fn extent(&self) -> Extent {

@@ -198,8 +198,8 @@ impl Relay {
             State::Opening | State::Streaming if leg.stall_accepted => None,
             State::Opening | State::Streaming => match leg.last_data {
                 Some(last) => Some(last + self.policy.idle),
-                // The stall timer runs only after the stream's first data event, which continuations always have behind them.
-                None if leg.is_continuation() => Some(leg.started + self.policy.idle),
+                // The stall timer runs only after the stream's first data event, which later legs have behind them.
+                None if leg.number > 1 => Some(leg.started + self.policy.idle),
                 None => None,
             },
         }
@@ -217,15 +217,13 @@ impl Relay {
                 self.finish(true, sink);
             }
             // An attempt that has brought nothing yet may be given up at any time: nothing is lost with it.
-            _ if self.leg.is_continuation() && !self.leg.wrote => self.failed(now, stalled, sink),
-            _ if self.policy.continuation == Continuation::On && self.next(&Cause::Stalled).is_ok() => {
-                self.failed(now, stalled, sink);
-            }
+            _ if self.leg.number > 1 && !self.leg.wrote => self.failed(now, stalled, sink),
+            // Without text a silence may be a long prompt that is still being read, and there is nothing to go on from.
+            _ if !self.known().has_text() || self.next(&Cause::Stalled).is_err() => self.leg.stall_accepted = true,
+            _ if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
             _ => {
                 self.leg.stall_accepted = true;
-                if self.policy.continuation == Continuation::Observe && self.next(&Cause::Stalled).is_ok() {
-                    self.note(Note::Observed { cause: Cause::Stalled.code() });
-                }
+                self.note(Note::Observed { cause: Cause::Stalled.code() });
             }
         }
     }
@@ -453,7 +451,6 @@ impl Relay {
 
     fn failed(&mut self, now: Duration, failure: Failure<'_>, sink: &mut dyn Sink) {
         let Failure { cause, event, open } = failure;
-        let (leg, attempt) = (self.leg.number, self.leg.attempt);
         if self.partial.is_finished() {
             if open {
                 self.actions.push_back(Action::Abort);
@@ -467,7 +464,8 @@ impl Relay {
             }
             next => next,
         };
-        self.note(Note::Cut { leg, attempt, cause: cause.clone() });
+        let LegState { number, attempt, plan, wrote, .. } = self.leg;
+        self.note(Note::Cut { leg: number, attempt, plan, empty: !wrote, cause: cause.clone() });
         self.remember_for_mirror(&cause, event);
         match next {
             Ok(next) => {

@@ -45,6 +45,10 @@ pub enum Note {
         leg: u32,
         /// Number of the try of this leg.
         attempt: u32,
+        /// The plan by which it continued; `"first"` for the client's own request.
+        plan: &'static str,
+        /// It had brought nothing of the answer yet.
+        empty: bool,
         /// Why.
         cause: Cause,
     },

@@ -80,11 +80,6 @@ impl LegState {
             stall_accepted: false,
         }
     }
-
-    /// A request that Baton made, as opposed to the client's own first one.
-    pub(super) fn is_continuation(&self) -> bool {
-        self.number > 1 || self.attempt > 1
-    }
 }
 
 /// What `on_incomplete: mirror` has to show when later legs come to nothing: how the last leg that wrote ended.

@@ -135,6 +135,21 @@ fn choices_and_tool_calls_have_a_limit_and_passing_it_shows() {
 }
 
 #[test]
+fn texts_have_a_limit_and_passing_it_shows() {
+    let piece = "x".repeat(1 << 20);
+    let mut partial = Partial::new(1);
+    for number in 0..9 {
+        assert!(!partial.is_opaque(), "{number} MiB");
+        partial.push_text(TextKind::Content, piece.as_bytes()).unwrap();
+    }
+    assert!(partial.is_opaque());
+    assert_eq!(choice_0(&partial).content.len(), 8 << 20);
+    partial.fold(&chunk(r#"{"choices":[{"index":0,"delta":{"content":"y"},"finish_reason":"stop"}]}"#));
+    assert_eq!(choice_0(&partial).content.len(), 8 << 20);
+    assert!(partial.is_finished(), "its end is still seen");
+}
+
+#[test]
 fn log_probabilities_do_not_disturb() {
     assert_eq!(choice_0(&folded(events(LOGPROBS))).content, " xmin childhood");
 }

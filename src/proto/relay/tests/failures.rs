@@ -100,6 +100,18 @@ fn an_attempt_that_opens_and_brings_nothing_is_given_up_after_the_idle_time() {
 }
 
 #[test]
+fn a_leg_that_brought_only_its_role_is_waited_for() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1")]);
+    bench.wait(1_000 * S);
+    assert!(bench.starts().is_empty());
+    bench.cut();
+    assert_eq!(bench.next_leg().plan, "again");
+    bench.wait(1_000 * S);
+    assert!(bench.starts().is_empty(), "the same prompt may take its time again");
+}
+
+#[test]
 fn an_attempt_that_never_opens_is_given_up_after_the_idle_time() {
     let mut bench = bench(REQUEST, Policy::default());
     bench.send(&[&role("1"), &text("1", "a")]);
