@@ -4,7 +4,7 @@
 //! the answer of an engine that nobody killed; the exit status is 0 only if the two are equal and the stream was whole.
 
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write, stdout};
+use std::io::{BufRead, BufReader, IsTerminal, Write, stdout};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -22,11 +22,19 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Content events after which the engine is killed.
 const KILL_AFTER: u64 = 24;
 
-const DIM: &str = "\x1b[2m";
-const BOLD: &str = "\x1b[1m";
-const RED: &str = "\x1b[31m";
-const GREEN: &str = "\x1b[32m";
-const PLAIN: &str = "\x1b[0m";
+/// How a text is shown on a terminal.
+#[derive(Clone, Copy)]
+enum Ink {
+    Dim = 2,
+    Bold = 1,
+    Red = 31,
+    Green = 32,
+}
+
+/// The text in this ink, where there is a terminal to show it.
+fn ink(ink: Ink, text: &str) -> String {
+    if stdout().is_terminal() { format!("\x1b[{}m{text}\x1b[0m", ink as u8) } else { text.to_owned() }
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -81,13 +89,12 @@ async fn demo() -> Result<bool> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     wait_until_ready(&client, &baton_url).await?;
 
-    println!("{BOLD}Baton{PLAIN}    {baton_url}");
+    println!("{}    {baton_url}", ink(Ink::Bold, "Baton"));
     for engine in &engines {
-        println!("{BOLD}engine {}{PLAIN} {}", engine.name, engine.url);
+        println!("{} {}", ink(Ink::Bold, &format!("engine {}", engine.name)), engine.url);
     }
-    println!(
-        "\n{DIM}The same question is put to engine B directly first, for comparison. Then through Baton:{PLAIN}\n"
-    );
+    let plot = "The same question is put to engine B directly first, for comparison. Then through Baton:";
+    println!("\n{}\n", ink(Ink::Dim, plot));
 
     let uncut = ask(&client, &engines[1].url).await?;
     let mut stream = send(&client, &baton_url).await?;
@@ -108,7 +115,10 @@ async fn demo() -> Result<bool> {
             let busy = busy_engine(&client, &engines).await?;
             engines[busy].process.0.kill()?;
             killed = Some(busy);
-            say(RED, &format!("✂ engine {} is killed (SIGKILL) after {} events", engines[busy].name, answer.events));
+            say(
+                Ink::Red,
+                &format!("✂ engine {} is killed (SIGKILL) after {} events", engines[busy].name, answer.events),
+            );
         }
     }
     show_log(&log);
@@ -123,7 +133,7 @@ fn summary(answer: &Answer, uncut: &Answer, killed: Option<&str>, gap: Option<Du
         Some(_) => "B, then A",
         None => "one only: nothing was killed",
     };
-    println!("\n\n{BOLD}Summary{PLAIN}");
+    println!("\n\n{}", ink(Ink::Bold, "Summary"));
     println!("  events        {} ({} of them content)", answer.events, answer.content_events);
     println!("  engines used  {engines}");
     match gap {
@@ -139,16 +149,16 @@ fn summary(answer: &Answer, uncut: &Answer, killed: Option<&str>, gap: Option<Du
         println!("  error         {error}");
     }
     let verdict = match (whole, equal) {
-        (true, true) => format!("{GREEN}yes: whole, and equal to the uncut answer{PLAIN}"),
-        (true, false) => format!("{RED}no: whole, but different from the uncut answer{PLAIN}"),
-        (false, _) => format!("{RED}no: the answer is not whole{PLAIN}"),
+        (true, true) => ink(Ink::Green, "yes: whole, and equal to the uncut answer"),
+        (true, false) => ink(Ink::Red, "no: whole, but different from the uncut answer"),
+        (false, _) => ink(Ink::Red, "no: the answer is not whole"),
     };
     println!("  equal         {verdict}");
     whole && equal && killed.is_some()
 }
 
-fn say(colour: &str, what: &str) {
-    println!("\n{colour}{BOLD}  {what}{PLAIN}");
+fn say(colour: Ink, what: &str) {
+    println!("\n{}", ink(colour, &format!("  {what}")));
 }
 
 /// The directory with the binaries: two up from this example's own.
@@ -295,7 +305,7 @@ impl Answer {
             let reasoning = choice.reasoning.as_deref().unwrap_or_default();
             let content = choice.content.as_deref().unwrap_or_default();
             if show {
-                print!("{}", if reasoning.is_empty() { String::new() } else { format!("{DIM}{reasoning}{PLAIN}") });
+                print!("{}", if reasoning.is_empty() { String::new() } else { ink(Ink::Dim, reasoning) });
                 print!("{}{content}", if self.content.is_empty() && !content.is_empty() { "\n" } else { "" });
             }
             self.reasoning.push_str(reasoning);
@@ -319,14 +329,16 @@ fn show_log(log: &Receiver<String>) {
         };
         match field("event").as_str() {
             "cut" => say(
-                RED,
+                Ink::Red,
                 &format!("Baton: leg {} is cut ({}) after {} events", field("leg"), field("reason"), field("events")),
             ),
-            "leg" => say(GREEN, &format!("Baton: asks for the rest (leg {}, plan {})", field("leg"), field("plan"))),
-            "continued" => {
-                say(GREEN, &format!("Baton: leg {} goes on, {} ms after the cut\n", field("leg"), field("gap_ms")))
+            "leg" => {
+                say(Ink::Green, &format!("Baton: asks for the rest (leg {}, plan {})", field("leg"), field("plan")))
             }
-            "refused" => say(RED, &format!("Baton: cannot continue ({})", field("reason"))),
+            "continued" => {
+                say(Ink::Green, &format!("Baton: leg {} goes on, {} ms after the cut\n", field("leg"), field("gap_ms")))
+            }
+            "refused" => say(Ink::Red, &format!("Baton: cannot continue ({})", field("reason"))),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ mod rules;
 use std::time::Duration;
 
 use super::*;
-use crate::proto::record::{Frame, FrameId};
+use crate::proto::record::{Frame, FrameId, Record};
 use crate::proto::resume::{Engine, Family};
 
 const S: Duration = Duration::from_secs(1);
