@@ -74,7 +74,7 @@ fn run(first: &[Vec<u8>], second: &[Vec<u8>]) -> (Log, usize) {
         for bytes in bytes {
             relay.handle_bytes(now, bytes, &mut log);
         }
-        relay.handle_end(now, LegEnd::Cut("reset".to_owned()), &mut log);
+        relay.handle_end(now, LegEnd::Reset, &mut log);
     }
     let mut starts = 0;
     while let Some(action) = relay.poll_action() {

@@ -154,7 +154,7 @@ fn break_off(relay: &mut Relay, now: &mut Duration, end: Break, wire: Wire, log:
         relay.handle_bytes(Duration::ZERO, format!("data: {data}\n\n").as_bytes(), log);
     };
     match end {
-        Break::Cut => relay.handle_end(*now, LegEnd::Cut("reset".to_owned()), log),
+        Break::Cut => relay.handle_end(*now, LegEnd::Reset, log),
         Break::CleanEnd => relay.handle_end(*now, LegEnd::Clean, log),
         Break::ErrorEvent => {
             event(relay, log, r#"{"error":{"message":"dead","type":"InternalServerError","param":null,"code":500}}"#)
@@ -357,7 +357,7 @@ fn a_recorded_stream_of_a_real_engine_is_whole_wherever_in_its_bytes_it_breaks()
         relay.handle_opened(now);
         relay.handle_bytes(now, &recorded[..cut], &mut log);
         let delivered = log.events.len();
-        relay.handle_end(now, LegEnd::Cut("reset".to_owned()), &mut log);
+        relay.handle_end(now, LegEnd::Reset, &mut log);
         while let Some(action) = relay.poll_action() {
             let Action::Start(_) = action else { continue };
             relay.handle_opened(now);

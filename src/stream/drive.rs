@@ -98,7 +98,7 @@ impl Driver {
                         Woken::Bytes
                     }
                     Ok(None) => Woken::Ended(LegEnd::Clean),
-                    Err(cut) => Woken::Ended(LegEnd::Cut(cut.to_string())),
+                    Err(cut) => Woken::Ended(leg_end(cut)),
                 },
                 opened = open(opening) => Woken::Opened(opened),
                 () = &mut timer => Woken::Clock,
@@ -200,6 +200,14 @@ async fn open(opening: &mut Option<Opening>) -> Result<Box<Leg>, NotOpened> {
     match opening {
         Some(opening) => opening.await,
         None => pending().await,
+    }
+}
+
+fn leg_end(cut: Cut) -> LegEnd {
+    match cut {
+        Cut::Reset => LegEnd::Reset,
+        Cut::Eof => LegEnd::Eof,
+        other => LegEnd::Broken(other.to_string()),
     }
 }
 

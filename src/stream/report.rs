@@ -94,11 +94,11 @@ impl Report {
                     self.metrics.continuation(plan, Continuation::Failed);
                 }
                 // The engine's own words may quote the answer: they are for debugging only.
-                log::debug!("stream {}: {cause}", self.id.short());
+                log::debug!("stream {}: {cause:?}", self.id.short());
                 Event::Cut { leg: *leg, attempt: *attempt, reason, events }
             }
-            Note::Observed { cause } => {
-                self.metrics.continuation("observe", Continuation::Observed);
+            Note::Observed { cause, plan } => {
+                self.metrics.continuation(plan, Continuation::Observed);
                 Event::Observed { reason: cause }
             }
             Note::NotContinued { why } => {
@@ -110,10 +110,12 @@ impl Report {
                 self.metrics.recovery_gap(*gap);
                 Event::Continued { leg: *leg, plan, gap: *gap }
             }
-            Note::Malformed(_) => {
+            Note::Malformed { leg, why } => {
                 self.metrics.malformed_event();
-                Event::Malformed { leg: relay.leg() }
+                log::debug!("stream {}: {why}", self.id.short());
+                Event::Malformed { leg: *leg }
             }
+            Note::Fault { place } => Event::Refused { reason: place },
             Note::TailRepaired => {
                 self.metrics.tail_repaired();
                 Event::TailRepaired
@@ -147,6 +149,6 @@ impl Report {
         self.metrics.relayed(sent.events, sent.bytes);
         let Sent { events, bytes, heartbeats } = sent;
         self.metrics.heartbeats(heartbeats);
-        self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.leg(), events, bytes, took });
+        self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.legs_written(), events, bytes, took });
     }
 }

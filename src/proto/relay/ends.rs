@@ -39,8 +39,8 @@ impl Relay {
             return self.finish(true, sink);
         }
         let next = match self.next(&cause) {
-            Ok(_) if self.policy.continuation == Continuation::Observe => {
-                self.note(Note::Observed { cause: cause.code() });
+            Ok(next) if self.policy.continuation == Continuation::Observe => {
+                self.note(Note::Observed { cause: cause.code(), plan: next.plan });
                 Err(Stop::Off)
             }
             next => next,
@@ -131,11 +131,11 @@ impl Relay {
         let first = self.mirror.is_none() || self.leg.wrote;
         if self.policy.on_incomplete == OnIncomplete::Mirror && first {
             let end = match cause {
-                Cause::Cut(_) | Cause::TooLong(_) | Cause::Stalled | Cause::Refused(_) => MirroredEnd::Cut,
+                Cause::Reset | Cause::Eof | Cause::Broken(_) => MirroredEnd::Cut,
+                Cause::TooLong(_) | Cause::Stalled | Cause::Refused(_) => MirroredEnd::Cut,
                 Cause::TornEvent | Cause::CleanEnd | Cause::Malformed(_) => MirroredEnd::Clean,
-                Cause::ErrorEvent { .. } | Cause::Aborted | Cause::DoneWithoutFinish | Cause::EmptyStop => {
-                    MirroredEnd::Done
-                }
+                Cause::ErrorEvent { .. } | Cause::Aborted | Cause::DoneWithoutFinish => MirroredEnd::Done,
+                Cause::EmptyStop | Cause::Restarted => MirroredEnd::Done,
             };
             let shown = event.filter(|_| *cause != Cause::DoneWithoutFinish);
             let event = shown.map(|(name, data)| (name.map(str::to_owned), data.to_vec()));

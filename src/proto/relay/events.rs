@@ -181,7 +181,7 @@ impl Relay {
     /// Not a chat chunk. Without a continuation to protect it goes through as it is; otherwise it is left out and noted, and a
     /// leg that sends several has failed.
     fn on_malformed(&mut self, now: Duration, why: Malformed, event: &Event<'_>, sink: &mut dyn Sink) -> Flow {
-        self.note(Note::Malformed(why.to_string()));
+        self.note(Note::Malformed { leg: self.leg.number, why: why.clone() });
         self.leg.malformed += 1;
         if self.request.is_none() || self.excluded.is_some() || self.policy.continuation != Continuation::On {
             sink.append(Record::Whole { event: event.event, data: event.data });

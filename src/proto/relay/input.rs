@@ -69,29 +69,40 @@ impl Default for Policy {
 pub enum LegEnd {
     /// The body ended as HTTP says it should (its last chunk, its content length, an HTTP/2 END_STREAM).
     Clean,
-    /// The connection broke inside the body; in the transport's words.
-    Cut(String),
+    /// The connection was reset inside the body.
+    Reset,
+    /// The connection was closed inside the body: before its last chunk, or short of its content length.
+    Eof,
+    /// The body broke off in another way; in the transport's words, which are for the log.
+    Broken(String),
 }
 
 /// Why an attempt to open a leg gave no event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No endpoint could be reached, or the connection broke before the response header.
+    /// No endpoint could be reached, or the connection broke before the response header; in words for the log.
     Unreachable(String),
     /// The engine answered with another status, or with something that is not an event stream.
     Status {
         /// The HTTP status.
         status: u16,
-        /// The beginning of the body, for the log.
+        /// The beginning of the body, for the log only: it may quote the answer.
         body: String,
     },
 }
 
 /// Why a leg failed. All of these are the engine's fault or the network's between it and Baton.
+///
+/// `Display` is for the client: it names neither addresses nor anything an engine said but its own error event. `Debug` is for
+/// the log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cause {
-    /// The connection broke inside the response body.
-    Cut(String),
+    /// The connection was reset inside the response body.
+    Reset,
+    /// The connection was closed inside the response body.
+    Eof,
+    /// The response body broke off in another way; in the transport's words.
+    Broken(String),
     /// The body ended inside an event.
     TornEvent,
     /// The body ended in an orderly way, but no finish reason had come.
@@ -111,10 +122,12 @@ pub enum Cause {
     Stalled,
     /// An event longer than the limit, in bytes.
     TooLong(usize),
-    /// More events that are not chat chunks than a leg may send.
+    /// An event that is not a chat chunk.
     Malformed(Malformed),
     /// A continuation that said `stop` at once, without any text, and nobody else has confirmed it.
     EmptyStop,
+    /// A continuation that began the answer anew instead of going on.
+    Restarted,
     /// A continuation that did not answer with an event stream.
     Refused(Refusal),
 }
@@ -123,7 +136,9 @@ impl Cause {
     /// A short fixed name, for metrics and logs.
     pub fn code(&self) -> &'static str {
         match self {
-            Cause::Cut(_) => "cut",
+            Cause::Reset => "reset",
+            Cause::Eof => "eof",
+            Cause::Broken(_) => "broken",
             Cause::TornEvent => "torn_event",
             Cause::CleanEnd => "clean_end",
             Cause::ErrorEvent { .. } => "error_event",
@@ -133,6 +148,7 @@ impl Cause {
             Cause::TooLong(_) => "too_long",
             Cause::Malformed(_) => "malformed",
             Cause::EmptyStop => "empty_stop",
+            Cause::Restarted => "restarted",
             Cause::Refused(Refusal::Unreachable(_)) => "unreachable",
             Cause::Refused(Refusal::Status { .. }) => "refused",
         }
@@ -142,7 +158,9 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Cut(words) => write!(f, "the connection to the engine broke ({words})"),
+            Cause::Reset => f.write_str("the connection to the engine was reset"),
+            Cause::Eof => f.write_str("the engine closed the connection in the middle"),
+            Cause::Broken(_) => f.write_str("the connection to the engine broke"),
             Cause::TornEvent => f.write_str("the engine's response ended inside an event"),
             Cause::CleanEnd => f.write_str("the engine's response ended without a finish reason"),
             Cause::ErrorEvent { code: Some(code), message } => {
@@ -153,12 +171,11 @@ impl fmt::Display for Cause {
             Cause::DoneWithoutFinish => f.write_str("the engine ended the stream without a finish reason"),
             Cause::Stalled => f.write_str("the engine stopped sending"),
             Cause::TooLong(limit) => write!(f, "the engine sent an event longer than {limit} bytes"),
-            Cause::Malformed(why) => write!(f, "the engine sent events that are not chat chunks ({why})"),
+            Cause::Malformed(_) => f.write_str("the engine sent something that is not a chat chunk"),
             Cause::EmptyStop => f.write_str("the continuation stopped at once without any text"),
-            Cause::Refused(Refusal::Unreachable(words)) => write!(f, "no engine could be reached ({words})"),
-            Cause::Refused(Refusal::Status { status, body }) => {
-                write!(f, "the engine answered {status} ({body})")
-            }
+            Cause::Restarted => f.write_str("the continuation began the answer anew"),
+            Cause::Refused(Refusal::Unreachable(_)) => f.write_str("no engine could be reached"),
+            Cause::Refused(Refusal::Status { status, .. }) => write!(f, "the engine answered {status}"),
         }
     }
 }

@@ -152,7 +152,7 @@ impl Relay {
             State::Tail => self.finish(true, sink),
             State::Mirroring { done } => {
                 let end = match end {
-                    LegEnd::Cut(_) => MirroredEnd::Cut,
+                    LegEnd::Reset | LegEnd::Eof | LegEnd::Broken(_) => MirroredEnd::Cut,
                     LegEnd::Clean if done => MirroredEnd::Done,
                     LegEnd::Clean => MirroredEnd::Clean,
                 };
@@ -160,7 +160,9 @@ impl Relay {
             }
             State::Streaming => {
                 let cause = match end {
-                    LegEnd::Cut(words) => Cause::Cut(words),
+                    LegEnd::Reset => Cause::Reset,
+                    LegEnd::Eof => Cause::Eof,
+                    LegEnd::Broken(words) => Cause::Broken(words),
                     LegEnd::Clean if torn => Cause::TornEvent,
                     LegEnd::Clean => Cause::CleanEnd,
                 };
@@ -199,12 +201,15 @@ impl Relay {
             // An attempt that has brought nothing yet may be given up at any time: nothing is lost with it.
             _ if self.leg.number > 1 && !self.leg.wrote => self.failed(now, stalled, sink),
             // Without text a silence may be a long prompt that is still being read, and there is nothing to go on from.
-            _ if !self.known().has_text() || self.next(&Cause::Stalled).is_err() => self.leg.stall_accepted = true,
-            _ if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
-            _ => {
-                self.leg.stall_accepted = true;
-                self.note(Note::Observed { cause: Cause::Stalled.code() });
-            }
+            _ if !self.known().has_text() => self.leg.stall_accepted = true,
+            _ => match self.next(&Cause::Stalled) {
+                Ok(_) if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
+                Ok(next) => {
+                    self.leg.stall_accepted = true;
+                    self.note(Note::Observed { cause: Cause::Stalled.code(), plan: next.plan });
+                }
+                Err(_) => self.leg.stall_accepted = true,
+            },
         }
     }
 
@@ -239,6 +244,11 @@ impl Relay {
     /// Number of the current leg, from 1.
     pub fn leg(&self) -> u32 {
         self.leg.number
+    }
+
+    /// How many legs have brought something of the answer.
+    pub fn legs_written(&self) -> u32 {
+        self.leg.number - u32::from(!self.leg.wrote)
     }
 
     /// The plan of the current leg; `"first"` for the client's own request.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::input::Cause;
+use crate::proto::chat::Malformed;
 
 /// One thing for the shell to do. Actions are to be carried out in the order in which they come.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +57,8 @@ pub enum Note {
     Observed {
         /// [`Cause::code`] of the failure.
         cause: &'static str,
+        /// The plan by which it would have gone on.
+        plan: &'static str,
     },
     /// No continuation is possible; the reason's code.
     NotContinued {
@@ -71,8 +74,18 @@ pub enum Note {
         /// From the cut to this event: what the client saw as a pause.
         gap: Duration,
     },
-    /// An event that is not a chat chunk was left out; in words.
-    Malformed(String),
+    /// An engine sent an event that is not a chat chunk.
+    Malformed {
+        /// Number of the leg.
+        leg: u32,
+        /// What is wrong with it, and where in it. The words may quote the event.
+        why: Malformed,
+    },
+    /// Baton's own fault: code that only continuations need has panicked. The stream ends as it would have without it.
+    Fault {
+        /// What the code was to do.
+        place: &'static str,
+    },
     /// The answer was whole, but its tail (usage, `[DONE]`) was missing and was written here.
     TailRepaired,
     /// Tool calls were held back and are now passed on whole.

@@ -6,7 +6,7 @@ type Way = (&'static str, Box<dyn Fn(&mut Bench)>);
 /// Every way in which a leg can fail after its first text.
 pub(super) fn ways() -> Vec<Way> {
     vec![
-        ("cut", Box::new(Bench::cut)),
+        ("reset", Box::new(Bench::cut)),
         ("clean_end", Box::new(|bench| bench.end(LegEnd::Clean))),
         (
             "torn_event",
@@ -147,7 +147,7 @@ fn as_many_legs_write_as_the_policy_allows() {
         }
         assert!(bench.starts().is_empty());
         assert_eq!(bench.content(), format!("a{}", "b".repeat(max_legs as usize - 1)));
-        assert_eq!(bench.reason(), "cut");
+        assert_eq!(bench.reason(), "reset");
     }
 }
 
@@ -182,7 +182,7 @@ fn a_few_malformed_events_are_left_out() {
     let mut bench = bench(REQUEST, Policy::default());
     bench.send(&[&role("1"), "not json", &text("1", "a"), "{\"choices\":7}", &finish("1", "stop"), "[DONE]"]);
     assert_eq!(bench.log.events, [role("1"), text("1", "a"), finish("1", "stop")]);
-    assert_eq!(bench.notes().iter().filter(|note| matches!(note, Note::Malformed(_))).count(), 2);
+    assert_eq!(bench.notes().iter().filter(|note| matches!(note, Note::Malformed { .. })).count(), 2);
     assert_eq!(bench.log.seal, Some(Seal::Finished));
 }
 
@@ -219,5 +219,5 @@ fn a_budget_that_is_spent_by_estimate_ends_as_incomplete() {
     bench.send(&[&role("1"), &text("1", "twelve chars")]);
     bench.cut();
     assert!(bench.starts().is_empty());
-    assert_eq!(bench.reason(), "cut");
+    assert_eq!(bench.reason(), "reset");
 }

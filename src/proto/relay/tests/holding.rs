@@ -10,7 +10,7 @@ fn a_tool_call_shown_to_the_client_ends_continuation() {
     bench.send(&[&role("1"), &text("1", "a"), &tool("1", "{")]);
     bench.cut();
     assert!(bench.starts().is_empty());
-    assert_eq!(bench.reason(), "cut");
+    assert_eq!(bench.reason(), "reset");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn held_tool_calls_with_nothing_before_them_are_released_unchanged() {
     bench.cut();
     assert!(bench.starts().is_empty());
     assert_eq!(bench.log.events, [role("1"), tool("1", "{"), tool("1", "half")]);
-    assert_eq!(bench.reason(), "cut");
+    assert_eq!(bench.reason(), "reset");
 }
 
 #[test]
@@ -74,5 +74,5 @@ fn over_the_limit_what_is_held_is_released_and_nothing_is_held_again() {
     bench.send(&[&tool("1", "three")]);
     assert_eq!(bench.log.events.len(), 5);
     bench.cut();
-    assert_eq!(bench.reason(), "cut", "a tool call has been shown");
+    assert_eq!(bench.reason(), "reset", "a tool call has been shown");
 }

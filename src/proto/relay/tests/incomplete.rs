@@ -45,7 +45,7 @@ fn a_request_that_was_not_understood_is_followed_and_not_continued() {
     bench.send(&[&role("1"), &text("1", "a")]);
     bench.cut();
     assert!(bench.starts().is_empty());
-    assert_eq!(bench.reason(), "cut");
+    assert_eq!(bench.reason(), "reset");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_mirror_shows_exactly_what_the_engine_did() {
         assert_eq!(seen, events);
         assert_eq!(bench.log.seal, Some(Seal::Mirrored(seal)));
     };
-    let cut = || Some(LegEnd::Cut("reset".to_owned()));
+    let cut = || Some(LegEnd::Reset);
     let clean = || Some(LegEnd::Clean);
     let abort = finish("1", "abort");
     check(&[], cut(), MirroredEnd::Cut, &[]);

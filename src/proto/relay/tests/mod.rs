@@ -91,7 +91,7 @@ impl Bench {
     }
 
     pub(super) fn cut(&mut self) {
-        self.end(LegEnd::Cut("reset".to_owned()));
+        self.end(LegEnd::Reset);
     }
 
     pub(super) fn refuse(&mut self, status: u16) {

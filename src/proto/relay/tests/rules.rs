@@ -128,12 +128,18 @@ fn observing_counts_a_stall_once_and_a_cut() {
     let mut bench = bench(REQUEST, policy);
     bench.send(&[&role("1"), &text("1", "a")]);
     bench.wait(100 * S);
-    let observed = |bench: &Bench, cause| bench.notes().iter().filter(|n| ***n == Note::Observed { cause }).count();
+    let observed = |bench: &Bench, cause| {
+        bench
+            .notes()
+            .iter()
+            .filter(|n| matches!(n, Note::Observed { cause: seen, plan: "chat-continue" } if *seen == cause))
+            .count()
+    };
     assert_eq!(observed(&bench, "stall"), 1);
     bench.cut();
-    assert_eq!(observed(&bench, "cut"), 1);
+    assert_eq!(observed(&bench, "reset"), 1);
     assert!(bench.starts().is_empty());
-    assert_eq!(bench.reason(), "cut");
+    assert_eq!(bench.reason(), "reset");
 }
 
 #[test]
