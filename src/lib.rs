@@ -24,9 +24,9 @@
 //!                     │                                                            │ leg 1
 //!                     ▼                                                            │
 //!               stream::drive ──► Leg ──► Pingora's Connector (pool, TLS, H1/H2) ──┘
-//!                     │            └── bytes ► LegTracker ► sse ► Relay            ▲ leg 2, engine B
-//!                     ▼                                        │                   │
-//!                  Journal ◄── append / seal ──────────────────┤─── Start ─────────┘
+//!                     │            └── bytes ► sse ► Relay                         ▲ leg 2, engine B
+//!                     ▼                          │                                 │
+//!                  Journal ◄── append / seal ────┤──── Start ──────────────────────┘
 //!                     │
 //!                     └──► Reader ──► stream::attach ──► the client's connection, the same response
 //! ```

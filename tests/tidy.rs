@@ -85,6 +85,11 @@ fn metrics_and_their_documentation_name_the_same() {
 }
 
 #[test]
+fn every_cause_of_a_failure_is_explained() {
+    hold(rules::reasons);
+}
+
+#[test]
 fn no_file_is_too_long_to_read() {
     hold(rules::file_length);
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::node::Node;
 use super::reader::{Item, Mistakes, Scalar, Table, quote};
 use super::settings::{
-    Balance, Continuation, Journal, MIN_STREAM, Mode, OnIncomplete, Route, Server, Settings, Store, Threads, Timeouts,
-    Tokens, Upstream,
+    Balance, Continuation, Journal, MIN_STREAM, Mode, OnIncomplete, Retry, Route, Server, Settings, Store, Threads,
+    Timeouts, Tokens, Upstream,
 };
 use super::units::{
     GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
@@ -206,10 +206,20 @@ fn route(table: &mut Table<'_>, upstreams: &[Slot], mistakes: &mut Mistakes) -> 
     let upstream = upstream.and_then(|item| reference(&item, upstreams, mistakes));
     let continuation = continuation(table.table("continuation", mistakes), upstream, upstreams, mistakes);
     let timeouts = timeouts(table.table("timeouts", mistakes), mistakes);
+    let retry = retry(table.table("retry", mistakes), mistakes);
     let heartbeat = table.or("heartbeat", Some(Route::HEARTBEAT), heartbeat, mistakes);
     let on_incomplete = table.or("on_incomplete", OnIncomplete::default(), on_incomplete, mistakes);
     let max_event = table.or("max_event", Route::MAX_EVENT, sized(KIB, 64 * MIB), mistakes);
-    Some(Route { model: model?, upstream: upstream?, continuation, timeouts, heartbeat, on_incomplete, max_event })
+    Some(Route {
+        model: model?,
+        upstream: upstream?,
+        continuation,
+        timeouts,
+        retry,
+        heartbeat,
+        on_incomplete,
+        max_event,
+    })
 }
 
 /// The index of the upstream that is named at `item`.
@@ -244,7 +254,6 @@ fn continuation(
             .and_then(|item| reference(&item, upstreams, mistakes))
             .unwrap_or(default.upstream),
         max_legs: table.or("max_legs", default.max_legs, counted(1, 8), mistakes),
-        attempts: table.or("attempts", default.attempts, counted(1, 16), mistakes),
         max_body: table.or("max_body", default.max_body, sized(KIB, GIB), mistakes),
         buffer_tool_calls: table.or("buffer_tool_calls", default.buffer_tool_calls, Scalar::flag, mistakes),
         buffer_limit: table.or("buffer_limit", default.buffer_limit, sized(KIB, 64 * MIB), mistakes),
@@ -278,6 +287,21 @@ fn tokens(mut table: Table<'_>, mistakes: &mut Mistakes) -> Tokens {
 fn ratio(value: Scalar<'_>) -> Result<f64, Wrong> {
     let ratio = value.number()?;
     if (0.1..=100.0).contains(&ratio) { Ok(ratio) } else { Err(range("0.1", "100")) }
+}
+
+fn retry(mut table: Table<'_>, mistakes: &mut Mistakes) -> Retry {
+    let default = Retry::default();
+    let pause = || lasting(Duration::from_millis(1), HOUR);
+    let retry = Retry {
+        attempts: table.or("attempts", default.attempts, counted(1, 16), mistakes),
+        backoff: table.or("backoff", default.backoff, pause(), mistakes),
+        backoff_max: table.or("backoff_max", default.backoff_max, pause(), mistakes),
+    };
+    if retry.backoff > retry.backoff_max {
+        table.mistake("backoff", "is longer than backoff_max; write a shorter one".to_owned(), mistakes);
+    }
+    table.close(mistakes);
+    retry
 }
 
 fn timeouts(mut table: Table<'_>, mistakes: &mut Mistakes) -> Timeouts {

@@ -149,6 +149,8 @@ pub struct Route {
     pub continuation: Continuation,
     /// How long a leg may be silent.
     pub timeouts: Timeouts,
+    /// How often and when a leg is tried again that has brought nothing yet.
+    pub retry: Retry,
     /// Silence towards the client after which a comment is sent; `None`: never.
     pub heartbeat: Option<Duration>,
     /// How a stream ends that could not be completed.
@@ -166,8 +168,6 @@ pub struct Continuation {
     pub upstream: usize,
     /// At most so many legs write into a stream, leg 1 included.
     pub max_legs: u32,
-    /// At most so many tries for one continuation before its first event; 1 means no repeat.
-    pub attempts: u32,
     /// Requests over this many bytes are passed through and never continued.
     pub max_body: usize,
     /// Hold tool calls back until they are whole.
@@ -187,7 +187,6 @@ impl Continuation {
             mode: Mode::On,
             upstream,
             max_legs: 2,
-            attempts: 3,
             max_body: 10 * MIB,
             buffer_tool_calls: false,
             buffer_limit: MIB,
@@ -229,13 +228,30 @@ impl Default for Tokens {
 pub struct Timeouts {
     /// To open a connection to one endpoint (TCP, and TLS where it is used).
     pub connect: Duration,
-    /// Between two data events of a leg, once the first has come. A stall.
+    /// Between two data events of a leg, once the first has come: a stall. For a continuation also up to its first.
     pub idle: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         Self { connect: Duration::from_secs(5), idle: Duration::from_secs(20) }
+    }
+}
+
+/// How often and when a leg is tried again that has brought nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// At most so many tries of one leg; 1 means no repeat.
+    pub attempts: u32,
+    /// The pause before the third try; it doubles with each further one. The second follows at once.
+    pub backoff: Duration,
+    /// The longest pause; not below `backoff`.
+    pub backoff_max: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 3, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(8) }
     }
 }
 
@@ -262,6 +278,7 @@ impl Route {
             upstream,
             continuation: Continuation::on(upstream),
             timeouts: Timeouts::default(),
+            retry: Retry::default(),
             heartbeat: Some(Self::HEARTBEAT),
             on_incomplete: OnIncomplete::default(),
             max_event: Self::MAX_EVENT,

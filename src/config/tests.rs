@@ -129,13 +129,13 @@ routes:
       enabled: observe
       upstream: a
       max_legs: 8
-      attempts: 1
       max_body: 2MiB
       buffer_tool_calls: true
       buffer_limit: 3MiB
       force: true
       tokens: {cjk: 2, other: 3.5}
     timeouts: {connect: 100ms, idle: 1m}
+    retry: {attempts: 1, backoff: 2s, backoff_max: 3s}
     heartbeat: off
     on_incomplete: mirror
     max_event: 2MiB
@@ -157,8 +157,10 @@ fn every_key_reaches_its_setting() {
     assert_eq!(settings.server.drain, Duration::from_secs(7));
     let route = &settings.routes[0];
     assert_eq!(route.upstream, 1);
-    let Continuation { mode, upstream, max_legs, attempts, max_body, .. } = route.continuation;
-    assert_eq!((mode, upstream, max_legs, attempts, max_body), (Mode::Observe, 0, 8, 1, 2 * MIB));
+    let Continuation { mode, upstream, max_legs, max_body, .. } = route.continuation;
+    assert_eq!((mode, upstream, max_legs, max_body), (Mode::Observe, 0, 8, 2 * MIB));
+    let (backoff, backoff_max) = (Duration::from_secs(2), Duration::from_secs(3));
+    assert_eq!(route.retry, super::settings::Retry { attempts: 1, backoff, backoff_max });
     let Continuation { buffer_tool_calls, buffer_limit, force, tokens, .. } = route.continuation;
     assert_eq!((buffer_tool_calls, buffer_limit, force), (true, 3 * MIB, true));
     assert_eq!((tokens.cjk, tokens.other), (2.0, 3.5));

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::Version;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT, LOCATION};
 use log::{debug, warn};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::error::Fault;
 use super::gateway::Gateway;
+use super::opaque::Follower;
 use super::{headers, opaque, reply, route};
 use crate::config::settings::{self, Route};
 use crate::journal::Writer;
@@ -45,6 +46,8 @@ struct Chat<'a> {
     body: Bytes,
     /// `None`: not to be continued, because it was not understood or is over the route's limit.
     request: Option<ChatRequest>,
+    /// How many choices the answer is to have.
+    choices: usize,
     route: &'a Route,
 }
 
@@ -54,7 +57,7 @@ impl Chat<'_> {
         let continuation = &self.route.continuation;
         let request = self.request.as_ref().filter(|_| continuation.mode == settings::Mode::On);
         match request.is_some_and(|request| request.stream() && request.exclusion().is_none()) {
-            true => continuation.attempts as usize,
+            true => self.route.retry.attempts as usize,
             false => 1,
         }
     }
@@ -83,8 +86,9 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Res
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
         return refuse(session, &Fault::NoRoute { model }).await;
     };
+    let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
-    let chat = Chat { began, client, head, body, request, route };
+    let chat = Chat { began, client, head, body, request, choices, route };
     let leg = match first_leg(gateway, session, &chat).await? {
         Ok(leg) => leg,
         Err(error) => {
@@ -95,13 +99,15 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Res
     };
     if !is_event_stream(leg.response()) {
         drop(chat.body);
-        return opaque::relay(session, leg, client).await.map(|()| Served::Whole);
+        return opaque::pass(session, leg, client, None).await.map(|()| Served::Whole);
     }
     match gateway.store().create() {
         Ok(writer) => carry(gateway, session, chat, leg, writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
-            opaque::relay(session, leg, client).await.map(|()| Served::Whole)
+            let upstream = gateway.cluster(route.upstream).name();
+            let follower = Follower::of(leg.response(), route.max_event, chat.choices, upstream, gateway.metrics());
+            opaque::pass(session, leg, client, follower).await.map(|()| Served::Whole)
         }
     }
 }
@@ -153,10 +159,14 @@ async fn first_leg(
             answer: None,
             avoid: &failed,
         };
+        gateway.metrics().leg_started(cluster.name());
         let opened = tokio::select! {
             biased;
             opened = Leg::open(gateway.connector(), cluster, ask) => opened,
-            _ = session.read_body_or_idle(true) => return Err(opaque::client_gone()),
+            _ = session.read_body_or_idle(true) => {
+                gateway.metrics().client_left();
+                return Err(opaque::client_gone());
+            }
         };
         let unconnected = match &opened {
             Ok(leg) => leg.failures(),
@@ -186,7 +196,7 @@ async fn carry(
     leg: Leg,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, route } = chat;
+    let Chat { began, client, head, body, request, choices, route } = chat;
     drop(body);
     let id = gateway.ids().mint();
     let header = stream_header(leg.response(), client, &id)?;
@@ -201,7 +211,7 @@ async fn carry(
     let (engine, _) = Engine::named(next.engine());
     let rid = format!("{:016x}", rand::random::<u64>());
     let start = Start {
-        relay: Relay::new(request, policy(route), family, engine, rid),
+        relay: Relay::new(request, policy(route), family, engine, rid).expecting(choices),
         writer,
         leg,
         onward: Onward {
@@ -215,7 +225,7 @@ async fn carry(
         began,
     };
     match stream::serve(session, start).await {
-        Attached::Served => Ok(Served::Stream),
+        Attached::Served | Attached::Lost => Ok(Served::Stream),
         Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),
         Attached::ClientGone => Err(opaque::client_gone()),
     }
@@ -225,6 +235,8 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
     let mut engine = engine.clone();
     // Continued, the answer has another length.
     engine.remove_header(&CONTENT_LENGTH);
+    // Clients that reconnect to it by themselves would reach the engine's idea of this stream.
+    engine.remove_header(&LOCATION);
     let mut header = headers::for_client(&engine, client);
     header.insert_header(BATON_STREAM, id.as_str())?;
     header.insert_header(CACHE_CONTROL, "no-store")?;
@@ -233,8 +245,9 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
 }
 
 fn policy(route: &Route) -> Policy {
-    let settings::Continuation { mode, max_legs, attempts, buffer_tool_calls, buffer_limit, force, tokens, .. } =
+    let settings::Continuation { mode, max_legs, buffer_tool_calls, buffer_limit, force, tokens, .. } =
         route.continuation;
+    let settings::Retry { attempts, backoff, backoff_max } = route.retry;
     Policy {
         continuation: match mode {
             settings::Mode::On => Continuation::On,
@@ -243,6 +256,8 @@ fn policy(route: &Route) -> Policy {
         },
         max_legs,
         attempts,
+        backoff,
+        backoff_max,
         idle: route.timeouts.idle,
         tool_buffer: buffer_tool_calls.then_some(buffer_limit),
         on_incomplete: match route.on_incomplete {

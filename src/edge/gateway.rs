@@ -1,5 +1,6 @@
 //! The one implementation of [`ProxyHttp`].
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -16,15 +17,15 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use super::claim::{self, Served};
 use super::error::Fault;
 use super::live::{Live, LiveGuard};
+use super::opaque::{Ended, Follower};
 use super::route::{self, Kind};
 use super::{headers, reply};
 use crate::config::Settings;
 use crate::config::settings::Route;
 use crate::journal::MemoryStore;
-use crate::proto::relay::{Completeness, LegTracker};
 use crate::stream::StreamIds;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Cluster, Connector, Picked, is_event_stream};
+use crate::upstream::{Cluster, Connector, Cut, Picked};
 
 /// What the gateway works with; put together by [`crate::app`].
 pub struct Parts {
@@ -59,8 +60,8 @@ pub struct Context {
     /// Endpoints that refused a connection for this request.
     refused: Vec<SocketAddr>,
     body_seen: usize,
-    /// Set when the answer is an event stream that can be read.
-    tracker: Option<LegTracker>,
+    /// Set when the answer is an event stream that can be read, until its end.
+    follower: Option<Follower>,
     /// The cause of an error that was returned to Pingora, which keeps only its own kinds.
     fault: Option<Fault>,
 }
@@ -132,7 +133,7 @@ impl ProxyHttp for Gateway {
             picked: None,
             refused: Vec::new(),
             body_seen: 0,
-            tracker: None,
+            follower: None,
             fault: None,
         }
     }
@@ -237,10 +238,9 @@ impl ProxyHttp for Gateway {
             return Ok(());
         }
         headers::strip_response(response);
-        if is_event_stream(response)
-            && let Some(route) = self.route(context)
-        {
-            context.tracker = Some(LegTracker::new(route.max_event, 1));
+        if let Some(route) = self.route(context) {
+            let upstream = self.cluster(route.upstream).name();
+            context.follower = Follower::of(response, route.max_event, 1, upstream, self.metrics());
         }
         Ok(())
     }
@@ -252,8 +252,8 @@ impl ProxyHttp for Gateway {
         _end_of_stream: bool,
         context: &mut Context,
     ) -> Result<Option<std::time::Duration>> {
-        if let (Some(tracker), Some(bytes)) = (&mut context.tracker, body) {
-            tracker.feed(bytes);
+        if let (Some(follower), Some(bytes)) = (&mut context.follower, body) {
+            follower.feed(bytes);
         }
         Ok(None)
     }
@@ -299,13 +299,22 @@ impl ProxyHttp for Gateway {
         if context.passed {
             self.metrics().passed(session.response_written().map_or(0, |header| header.status.as_u16()));
         }
-        let Some(cluster) = self.cluster_of(context) else { return };
-        let incomplete = context.tracker.as_ref().is_some_and(|t| t.completeness() == Completeness::Incomplete);
-        match error.map(Error::esource) {
-            _ if !incomplete => {}
-            Some(ErrorSource::Downstream) => self.metrics().client_left(),
-            Some(_) => self.metrics().stream_incomplete(cluster.name(), "cut"),
-            None => self.metrics().stream_incomplete(cluster.name(), "clean_end"),
+        if let Some(follower) = context.follower.take() {
+            follower.end(&match error {
+                None => Ended::Orderly,
+                Some(error) if *error.esource() == ErrorSource::Downstream => Ended::ClientGone,
+                Some(error) => Ended::Broken(cut_of(error)),
+            });
         }
+    }
+}
+
+/// How Pingora's loop says that an engine's body broke off: as the body reader does, which [`crate::upstream`] reads too.
+fn cut_of(error: &Error) -> Cut {
+    let io = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+    match (error.etype(), io) {
+        (ErrorType::ConnectionClosed, _) => Cut::Eof,
+        (_, Some(io::ErrorKind::ConnectionReset)) => Cut::Reset,
+        _ => Cut::Other(error.to_string()),
     }
 }

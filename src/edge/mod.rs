@@ -5,8 +5,8 @@
 //!                                      ├─ body over the limit ──────► 413
 //!                                      ├─ POST …/v1/chat/completions
 //!                                      │    └─ claim ─► leg 1 ─┬─ 200 text/event-stream ─► stream::serve
-//!                                      │                       └─ anything else ─────────► opaque::relay
-//!                                      └─ everything else ──────────► Pingora's own loop, watched by a LegTracker
+//!                                      │                       └─ anything else ─────────► opaque::pass
+//!                                      └─ everything else ──────────► Pingora's own loop, watched by a Follower
 //! ```
 //!
 //! Invariants:

@@ -30,13 +30,9 @@ pub(super) fn kind(head: &RequestHeader, settings: &Settings) -> Kind {
     if length.is_some_and(|length| length > settings.server.max_request_body) {
         return Kind::TooLarge;
     }
+    // Every chat is read, however long, for its model decides where it goes.
     let is_chat = head.method == Method::POST && path.ends_with("/v1/chat/completions");
-    // Until the body is read the route is not known, so the most generous one decides.
-    let readable = settings.routes.iter().map(|route| route.continuation.max_body).max().unwrap_or(0);
-    match is_chat && length.is_none_or(|length| length <= readable) {
-        true => Kind::Chat,
-        false => Kind::Other,
-    }
+    if is_chat { Kind::Chat } else { Kind::Other }
 }
 
 fn declared_length(head: &RequestHeader) -> Option<usize> {
@@ -97,7 +93,7 @@ mod tests {
         check("POST", "/v1/chat/completions", Some("100"), Kind::Chat);
         check("POST", "/v1/chat/completions", None, Kind::Chat);
         check("POST", "/tenant/v1/chat/completions", Some("5"), Kind::Chat);
-        check("POST", "/v1/chat/completions", Some("101"), Kind::Other);
+        check("POST", "/v1/chat/completions", Some("101"), Kind::Chat);
         check("POST", "/v1/chat/completions", Some("1001"), Kind::TooLarge);
         check("GET", "/v1/chat/completions", None, Kind::Other);
         check("POST", "/v1/completions", Some("5"), Kind::Other);

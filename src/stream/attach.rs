@@ -2,17 +2,21 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pingora::protocols::http::ServerSession;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::wire::{self, End};
 use crate::journal::{Pulled, Reader};
 
 /// Most bytes taken out of the journal for one write. What more there is follows in the next one.
 const WRITE_SIZE: usize = 64 * 1024;
+
+/// A client that takes no byte for this long is gone, whatever its connection says.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// Stands for "no heartbeats": longer than any connection lives, short enough for a timer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -22,6 +26,9 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 pub enum Attached {
     /// Everything up to the seal was sent, and the response was ended in order.
     Served,
+    /// The client was told that it cannot get the rest: it was too slow, or the journal has failed. The response was ended in
+    /// order, but not the stream.
+    Lost,
     /// As the engine's connection broke, so was the client's: there is no orderly end.
     Torn,
     /// The client went away.
@@ -90,11 +97,13 @@ pub async fn attach(
                 last_write = Instant::now();
                 match end {
                     None => {}
-                    Some(End::Orderly) => return finish(session).await,
                     Some(End::Torn) => {
                         session.shutdown().await;
                         return Attached::Torn;
                     }
+                    Some(_) if finish(session).await.is_err() => return Attached::ClientGone,
+                    Some(End::Lost) => return Attached::Lost,
+                    Some(End::Orderly) => return Attached::Served,
                 }
             }
         }
@@ -114,18 +123,50 @@ fn render(reader: &mut Reader, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<
         Err(error) => {
             sent.events += 1;
             wire::write_lost(&error, buffer);
-            Some(End::Orderly)
+            Some(End::Lost)
         }
     }
 }
 
-async fn write(session: &mut ServerSession, bytes: Bytes) -> pingora::Result<()> {
-    session.write_response_body(bytes, false).await
+/// Hands bytes to the client's connection, for as long as it takes them.
+async fn write(session: &mut ServerSession, bytes: Bytes) -> Result<(), Gone> {
+    patiently(session.write_response_body(bytes, false)).await
 }
 
-async fn finish(session: &mut ServerSession) -> Attached {
-    match session.finish_body().await {
-        Ok(()) => Attached::Served,
-        Err(_) => Attached::ClientGone,
+async fn finish(session: &mut ServerSession) -> Result<(), Gone> {
+    patiently(session.finish_body()).await
+}
+
+/// The client does not take any more.
+struct Gone;
+
+/// Waits for a write at most [`STUCK`]. A timer is made only for one that is not done at once.
+async fn patiently(write: impl Future<Output = pingora::Result<()>>) -> Result<(), Gone> {
+    let mut write = pin!(write);
+    let written = match poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
+        Poll::Ready(written) => written,
+        Poll::Pending => timeout(STUCK, write).await.map_err(|_| Gone)?,
+    };
+    written.map_err(|_| Gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_not_taken_is_given_up_after_a_minute() {
+        let began = Instant::now();
+        assert!(patiently(std::future::pending()).await.is_err());
+        assert_eq!(began.elapsed(), STUCK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_takes_a_while_is_waited_for() {
+        let slow = async {
+            tokio::time::sleep(STUCK - Duration::from_secs(1)).await;
+            Ok(())
+        };
+        assert!(patiently(slow).await.is_ok());
     }
 }

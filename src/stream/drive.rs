@@ -106,7 +106,13 @@ impl Driver {
             let now = self.began.elapsed();
             match woken {
                 Woken::Bytes => {}
-                Woken::Ended(end) => self.relay.handle_end(now, end, &mut self.writer),
+                Woken::Ended(end) => {
+                    self.relay.handle_end(now, end, &mut self.writer);
+                    self.act();
+                    if !self.relay.is_sealed() {
+                        self.leg = None; // it has nothing more to say; a sealed stream's goes back to the pool below
+                    }
+                }
                 Woken::Clock => self.relay.handle_deadline(now, &mut self.writer),
                 Woken::Opened(opened) => self.opened(now, opened),
             }

@@ -56,15 +56,15 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
             biased;
             () = &mut drive => attach.await,
             attached = &mut attach => {
-                if attached != Attached::ClientGone {
+                if attached == Attached::Served {
                     drive.await; // the seal is out; what is left is to give the leg's connection back
                 }
                 attached
             }
         }
     };
-    if attached == Attached::ClientGone {
-        driver.abandon();
+    if attached != Attached::Served {
+        driver.abandon(); // nobody reads any more
     }
     driver.conclude(attached, sent);
     attached

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use super::attach::{Attached, Sent};
 use super::id::StreamId;
+use crate::proto::chat::Ratios;
 use crate::proto::record::Seal;
 use crate::proto::relay::{LegStart, Note, Relay};
 use crate::telemetry::events::{Event, Line};
 use crate::telemetry::metrics::{Continuation, InFlight, Metrics, Outcome};
-use crate::upstream::Leg;
+use crate::upstream::{Endpoint, Leg};
 
 /// The plan of the client's own request.
 const FIRST: &str = "first";
+
+/// Why a stream is incomplete whose client did not get what was written for it.
+const LOST: &str = "lost";
 
 /// A stream's line to the log and the metrics.
 #[derive(Debug)]
@@ -27,16 +31,19 @@ pub struct Report {
     next_upstream: String,
     /// A leg after the first has been asked for.
     moved: bool,
+    /// The engine of the current leg; `None` while it is being looked for.
+    endpoint: Option<Arc<Endpoint>>,
+    /// Data events passed on, as far as the last thing that happened told.
+    events: u64,
     /// Code of the last failure.
     reason: Option<&'static str>,
     _in_flight: InFlight,
 }
 
 impl Report {
-    /// The report of a stream that begins now.
+    /// The report of a stream that begins now. Whoever opened leg 1 has counted it.
     pub fn new(metrics: Arc<Metrics>, id: StreamId, route: &str, first_upstream: &str, next_upstream: &str) -> Self {
         let _in_flight = metrics.stream_started(first_upstream);
-        metrics.leg_started(first_upstream);
         Report {
             metrics,
             id,
@@ -44,12 +51,19 @@ impl Report {
             first_upstream: first_upstream.to_owned(),
             next_upstream: next_upstream.to_owned(),
             moved: false,
+            endpoint: None,
+            events: 0,
             reason: None,
             _in_flight,
         }
     }
 
-    /// The stream's request was accepted.
+    /// The engine of leg 1 is known.
+    pub fn first_leg(&mut self, leg: &Leg) {
+        self.endpoint = Some(Arc::clone(leg.endpoint()));
+    }
+
+    /// An engine has begun to answer, and the client has the response's header. To be told [`Report::first_leg`] before.
     pub fn start(&self, model: &str, excluded: Option<&'static str>) {
         self.line(None, Event::Start { route: &self.route, model, excluded });
     }
@@ -61,18 +75,21 @@ impl Report {
 
     fn line(&self, relay: Option<&Relay>, event: Event<'_>) {
         let id = relay.and_then(|relay| relay.partial().head.as_ref()).map(|head| head.id.as_str());
-        Line { stream: self.id.short(), id, upstream: self.upstream(), event }.emit();
+        let endpoint = self.endpoint.as_deref().map(Endpoint::label);
+        Line { stream: self.id.short(), id, upstream: self.upstream(), endpoint, events: self.events, event }.emit();
     }
 
     /// A further leg has been asked for.
     pub(super) fn starting(&mut self, start: &LegStart, relay: &Relay) {
         self.moved = true;
+        self.endpoint = None;
         self.metrics.leg_started(self.upstream());
         self.line(Some(relay), Event::Leg { leg: start.leg, attempt: start.attempt, plan: start.plan });
     }
 
     /// A further leg has answered.
-    pub(super) fn opened(&self, leg: &Leg) {
+    pub(super) fn opened(&mut self, leg: &Leg) {
+        self.endpoint = Some(Arc::clone(leg.endpoint()));
         for _ in leg.failures() {
             self.metrics.connect_failed(self.upstream());
         }
@@ -80,9 +97,10 @@ impl Report {
 
     /// The relay tells something; `events` is how many data events have been passed on so far.
     pub(super) fn note(&mut self, note: &Note, relay: &Relay, events: u64) {
+        self.events = events;
         let event = match note {
             Note::FirstEvent { after } => {
-                self.metrics.first_event(&self.first_upstream, *after);
+                self.metrics.first_event(self.upstream(), *after);
                 Event::FirstEvent { after: *after }
             }
             Note::Cut { leg, attempt, plan, empty, cause } => {
@@ -95,11 +113,11 @@ impl Report {
                 }
                 // The engine's own words may quote the answer: they are for debugging only.
                 log::debug!("stream {}: {cause:?}", self.id.short());
-                Event::Cut { leg: *leg, attempt: *attempt, reason, events }
+                Event::Cut { leg: *leg, attempt: *attempt, reason }
             }
             Note::Observed { cause, plan } => {
                 self.metrics.continuation(plan, Continuation::Observed);
-                Event::Observed { reason: cause }
+                Event::Observed { reason: cause, plan }
             }
             Note::NotContinued { why } => {
                 self.metrics.plan_refused(why);
@@ -115,7 +133,10 @@ impl Report {
                 log::debug!("stream {}: {why}", self.id.short());
                 Event::Malformed { leg: *leg }
             }
-            Note::Fault { place } => Event::Refused { reason: place },
+            Note::Fault { place } => {
+                self.metrics.fault(place);
+                Event::Fault { place }
+            }
             Note::TailRepaired => {
                 self.metrics.tail_repaired();
                 Event::TailRepaired
@@ -129,16 +150,20 @@ impl Report {
     /// The stream is over.
     pub(super) fn end(&mut self, relay: &Relay, attached: Attached, sent: Sent, took: Duration) {
         let outcome = match relay.seal() {
+            _ if attached == Attached::Lost => Outcome::Incomplete,
             Some(Seal::Finished) => Outcome::Finished,
             Some(Seal::Mirrored(_)) => Outcome::Mirrored,
             Some(Seal::Abandoned) => Outcome::Abandoned,
             Some(Seal::Incomplete { .. }) | None => Outcome::Incomplete,
         };
+        let Sent { events, bytes, heartbeats } = sent;
+        self.events = events;
         if attached == Attached::ClientGone {
             self.metrics.client_left();
-            self.line(Some(relay), Event::ClientLeft { events: sent.events });
+            self.line(Some(relay), Event::ClientLeft);
         }
         let reason = match outcome {
+            Outcome::Incomplete if attached == Attached::Lost => Some(LOST),
             Outcome::Incomplete | Outcome::Mirrored => self.reason,
             Outcome::Finished | Outcome::Abandoned => None,
         };
@@ -146,9 +171,9 @@ impl Report {
             self.metrics.stream_incomplete(&self.first_upstream, reason);
         }
         self.metrics.stream_ended(&self.route, &self.first_upstream, outcome);
-        self.metrics.relayed(sent.events, sent.bytes);
-        let Sent { events, bytes, heartbeats } = sent;
+        self.metrics.sent(events, bytes);
         self.metrics.heartbeats(heartbeats);
-        self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.legs_written(), events, bytes, took });
+        let tokens = relay.partial().completion_tokens(&Ratios::default()).tokens;
+        self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.legs_written(), tokens, bytes, took });
     }
 }

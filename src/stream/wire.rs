@@ -14,6 +14,8 @@ pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
 pub(super) enum End {
     /// As HTTP says a body ends.
     Orderly,
+    /// As [`End::Orderly`], but this reader did not get the rest of the stream.
+    Lost,
     /// The connection breaks inside the body.
     Torn,
 }

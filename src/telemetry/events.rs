@@ -1,7 +1,7 @@
 //! One line for each thing that happens to a stream, in logfmt, through [`log`] with the target [`TARGET`].
 //!
 //! ```text
-//! event=cut stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen leg=1 reason=cut events=412
+//! event=cut stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen endpoint=http://10.0.0.7:8000 events=412 leg=1 attempt=1 reason=reset
 //! ```
 //!
 //! Invariants: a line holds no text of an answer or a request, no words of an engine (they may quote the answer), and
@@ -21,13 +21,17 @@ pub const TARGET: &str = "baton::stream";
 /// A value from outside is cut after so many characters.
 pub const MAX_VALUE: usize = 64;
 
+/// An endpoint is told in full: it is the configuration's, and its address stands at its end. So long it may be: a scheme, a
+/// host name of 253 characters, a port, and an IPv6 address.
+const MAX_ENDPOINT: usize = 320;
+
 /// A short stream id has at most so many characters; what is longer might be a whole one, and is cut.
 const MAX_SHORT_ID: usize = 12;
 
 /// Something that happened to a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// Its request was accepted.
+    /// An engine has begun to answer its request, and the client has the response's header.
     Start {
         /// The route's pattern.
         route: &'a str,
@@ -49,19 +53,17 @@ pub enum Event<'a> {
         attempt: u32,
         /// The cause's code.
         reason: &'static str,
-        /// Data events passed on so far.
-        events: u64,
     },
     /// A further leg was started.
     Leg {
-        /// The leg's number, from 2 (1 for the client's own request sent once more).
+        /// The number of the leg that it is to be: from 2, or 1 while nothing of the answer has come.
         leg: u32,
         /// The number of its try, from 1.
         attempt: u32,
         /// The plan's name.
         plan: &'static str,
     },
-    /// The first text of a further leg was passed on.
+    /// The first piece of the answer from a further leg was passed on.
     Continued {
         /// The leg's number.
         leg: u32,
@@ -70,17 +72,19 @@ pub enum Event<'a> {
         /// The pause that the client saw.
         gap: Duration,
     },
-    /// The stream was cut and is not continued.
+    /// The stream was cut and no leg follows.
     Refused {
         /// The code of why.
         reason: &'static str,
     },
-    /// The stream was cut, and only `observe` kept it from being continued.
+    /// The stream was cut or stalled, and only `observe` kept it from being continued.
     Observed {
         /// The cause's code.
         reason: &'static str,
+        /// The plan by which it would have gone on.
+        plan: &'static str,
     },
-    /// An event of the engine was left out. What it held is not said.
+    /// An engine sent an event that is not a chat chunk. What it held is not said.
     Malformed {
         /// The leg's number.
         leg: u32,
@@ -91,11 +95,13 @@ pub enum Event<'a> {
     ToolCallsReleased,
     /// Tool calls that had been held back grew over the limit and are passed on as they come.
     ToolBufferFull,
-    /// The client left.
-    ClientLeft {
-        /// Data events passed on so far.
-        events: u64,
+    /// Baton's own fault, in code that only continuations need. The stream ends as it would have without it.
+    Fault {
+        /// What the code was to do.
+        place: &'static str,
     },
+    /// The client left.
+    ClientLeft,
     /// The stream ended.
     Seal {
         /// How.
@@ -104,9 +110,9 @@ pub enum Event<'a> {
         reason: Option<&'static str>,
         /// Legs that wrote into it.
         legs: u32,
-        /// Data events passed on.
-        events: u64,
-        /// Bytes passed on.
+        /// Tokens generated, as the engines counted them, or estimated from the text where they did not.
+        tokens: u64,
+        /// Bytes of the event stream passed on, heartbeats not counted.
         bytes: u64,
         /// Since the request.
         took: Duration,
@@ -114,9 +120,11 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Warnings are what a person may want to look into: failed engines and answers that were not completed.
+    /// Warnings are what a person may want to look into: failed engines and answers that were not completed. An error is a
+    /// mistake in Baton.
     fn level(&self) -> Level {
         match self {
+            Self::Fault { .. } => Level::Error,
             Self::Cut { .. } | Self::Refused { .. } | Self::Malformed { .. } | Self::ToolBufferFull => Level::Warn,
             Self::Seal { outcome: Outcome::Incomplete | Outcome::Mirrored, .. } => Level::Warn,
             _ => Level::Info,
@@ -133,6 +141,10 @@ pub struct Line<'a> {
     pub id: Option<&'a str>,
     /// The upstream of the current leg.
     pub upstream: &'a str,
+    /// The endpoint of the current leg, once one has answered.
+    pub endpoint: Option<&'a str>,
+    /// Data events passed on so far.
+    pub events: u64,
     /// What happened.
     pub event: Event<'a>,
 }
@@ -158,7 +170,8 @@ impl fmt::Display for Line<'_> {
             Event::TailRepaired => "tail_repaired",
             Event::ToolCallsReleased => "tool_calls_released",
             Event::ToolBufferFull => "tool_buffer_full",
-            Event::ClientLeft { .. } => "client_left",
+            Event::Fault { .. } => "fault",
+            Event::ClientLeft => "client_left",
             Event::Seal { .. } => "seal",
         };
         write!(f, "event={word} stream={}", Text(self.stream, MAX_SHORT_ID))?;
@@ -166,6 +179,10 @@ impl fmt::Display for Line<'_> {
             write!(f, " id={}", Text(id, MAX_VALUE))?;
         }
         write!(f, " upstream={}", Text(self.upstream, MAX_VALUE))?;
+        if let Some(endpoint) = self.endpoint {
+            write!(f, " endpoint={}", Text(endpoint, MAX_ENDPOINT))?;
+        }
+        write!(f, " events={}", self.events)?;
         self.event.fields(f)
     }
 }
@@ -178,25 +195,22 @@ impl Event<'_> {
                 excluded.map_or(Ok(()), |reason| write!(f, " excluded={reason}"))
             }
             Self::FirstEvent { after } => write!(f, " after_ms={}", after.as_millis()),
-            Self::Cut { leg, attempt, reason, events } => {
-                write!(f, " leg={leg} attempt={attempt} reason={reason} events={events}")
-            }
-            Self::Leg { leg, attempt, plan } => {
-                write!(f, " leg={leg} attempt={attempt} plan={plan}")
-            }
+            Self::Cut { leg, attempt, reason } => write!(f, " leg={leg} attempt={attempt} reason={reason}"),
+            Self::Leg { leg, attempt, plan } => write!(f, " leg={leg} attempt={attempt} plan={plan}"),
             Self::Continued { leg, plan, gap } => {
                 write!(f, " leg={leg} plan={plan} gap_ms={}", gap.as_millis())
             }
-            Self::Refused { reason } | Self::Observed { reason } => write!(f, " reason={reason}"),
+            Self::Refused { reason } => write!(f, " reason={reason}"),
+            Self::Observed { reason, plan } => write!(f, " reason={reason} plan={plan}"),
             Self::Malformed { leg } => write!(f, " leg={leg}"),
-            Self::TailRepaired | Self::ToolCallsReleased | Self::ToolBufferFull => Ok(()),
-            Self::ClientLeft { events } => write!(f, " events={events}"),
-            Self::Seal { outcome, reason, legs, events, bytes, took } => {
+            Self::TailRepaired | Self::ToolCallsReleased | Self::ToolBufferFull | Self::ClientLeft => Ok(()),
+            Self::Fault { place } => write!(f, " place={place}"),
+            Self::Seal { outcome, reason, legs, tokens, bytes, took } => {
                 write!(f, " outcome={}", outcome.label())?;
                 if let Some(reason) = reason {
                     write!(f, " reason={reason}")?;
                 }
-                write!(f, " legs={legs} events={events} bytes={bytes} took_ms={}", took.as_millis())
+                write!(f, " legs={legs} tokens={tokens} bytes={bytes} took_ms={}", took.as_millis())
             }
         }
     }
@@ -232,7 +246,8 @@ mod tests {
     use super::*;
 
     fn line<'a>(event: Event<'a>) -> Line<'a> {
-        Line { stream: "AZx3k9Qe0Bw", id: Some("chatcmpl-8f2"), upstream: "qwen", event }
+        let (stream, id, upstream) = ("AZx3k9Qe0Bw", Some("chatcmpl-8f2"), "qwen");
+        Line { stream, id, upstream, endpoint: Some("http://10.0.0.7:8000"), events: 412, event }
     }
 
     #[test]
@@ -243,16 +258,16 @@ mod tests {
             (Event::Start { route: "*", model: "Qwen/Qwen3", excluded: None }, "route=* model=Qwen/Qwen3"),
             (Event::Start { route: "*", model: "", excluded: Some("echo") }, "route=* model=\"\" excluded=echo"),
             (Event::FirstEvent { after: ms(31) }, "after_ms=31"),
-            (Event::Cut { leg: 1, attempt, reason, events: 412 }, "leg=1 attempt=1 reason=stall events=412"),
+            (Event::Cut { leg: 1, attempt, reason }, "leg=1 attempt=1 reason=stall"),
             (Event::Leg { leg, attempt, plan }, "leg=2 attempt=1 plan=chat-continue"),
             (Event::Continued { leg, plan, gap: ms(180) }, "leg=2 plan=chat-continue gap_ms=180"),
             (Event::Refused { reason: "max_legs" }, "reason=max_legs"),
-            (Event::Observed { reason }, "reason=stall"),
+            (Event::Observed { reason, plan }, "reason=stall plan=chat-continue"),
             (Event::Malformed { leg }, "leg=2"),
-            (Event::ClientLeft { events: 9 }, "events=9"),
+            (Event::Fault { place: "splice" }, "place=splice"),
         ] {
             let text = line(event).to_string();
-            let (head, rest) = text.split_once(" upstream=qwen ").unwrap();
+            let (head, rest) = text.split_once(" upstream=qwen endpoint=http://10.0.0.7:8000 events=412 ").unwrap();
             assert!(head.ends_with(" stream=AZx3k9Qe0Bw id=chatcmpl-8f2"), "{text}");
             assert_eq!(rest, fields);
         }
@@ -264,14 +279,14 @@ mod tests {
             outcome,
             reason,
             legs: 2,
-            events: 800,
+            tokens: 790,
             bytes: 120_000,
             took: Duration::from_secs(12),
         };
         assert_eq!(
             line(seal(Outcome::Finished, None)).to_string(),
-            "event=seal stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen outcome=finished legs=2 events=800 bytes=120000 \
-             took_ms=12000"
+            "event=seal stream=AZx3k9Qe0Bw id=chatcmpl-8f2 upstream=qwen endpoint=http://10.0.0.7:8000 events=412 \
+             outcome=finished legs=2 tokens=790 bytes=120000 took_ms=12000"
         );
         assert!(
             line(seal(Outcome::Incomplete, Some("stall")))
@@ -282,11 +297,18 @@ mod tests {
 
     #[test]
     fn a_failed_engine_and_an_incomplete_answer_are_warnings() {
-        let seal = |outcome| Event::Seal { outcome, reason: None, legs: 1, events: 0, bytes: 0, took: Duration::ZERO };
-        assert_eq!(Event::Cut { leg: 1, attempt: 1, reason: "cut", events: 0 }.level(), Level::Warn);
+        let seal = |outcome| Event::Seal { outcome, reason: None, legs: 1, tokens: 0, bytes: 0, took: Duration::ZERO };
+        assert_eq!(Event::Cut { leg: 1, attempt: 1, reason: "reset" }.level(), Level::Warn);
         assert_eq!(seal(Outcome::Incomplete).level(), Level::Warn);
         assert_eq!(seal(Outcome::Finished).level(), Level::Info);
-        assert_eq!(Event::ClientLeft { events: 0 }.level(), Level::Info);
+        assert_eq!(Event::ClientLeft.level(), Level::Info);
+        assert_eq!(Event::Fault { place: "plan" }.level(), Level::Error, "a mistake of Baton's own is an error");
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_left_out() {
+        let text = Line { id: None, endpoint: None, events: 0, ..line(Event::ClientLeft) }.to_string();
+        assert_eq!(text, "event=client_left stream=AZx3k9Qe0Bw upstream=qwen events=0");
     }
 
     #[test]
@@ -295,7 +317,8 @@ mod tests {
         let text = Line { id: Some(id), ..line(Event::TailRepaired) }.to_string();
         assert_eq!(
             text,
-            "event=tail_repaired stream=AZx3k9Qe0Bw id=\"x\\\" event=seal\\u{a}outcome=finished\\u{2028}\\\\\" upstream=qwen"
+            "event=tail_repaired stream=AZx3k9Qe0Bw id=\"x\\\" event=seal\\u{a}outcome=finished\\u{2028}\\\\\" upstream=qwen \
+             endpoint=http://10.0.0.7:8000 events=412"
         );
         assert_eq!(text.lines().count(), 1);
     }

@@ -5,7 +5,7 @@
 //! Nothing that a client or an engine chose is ever a label, so the number of series is bounded by the configuration.
 //!
 //! Counting is atomic and takes no lock once a series exists. On the path of every event count nothing: add up in the
-//! stream and call [`Metrics::relayed`] once per wake-up.
+//! stream and call [`Metrics::sent`] once per wake-up.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ impl Outcome {
 /// What became of a continuation; the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuation {
-    /// Its first text was passed on.
+    /// Its first piece of the answer was passed on.
     Continued,
-    /// It failed before its first text.
+    /// It failed before that.
     Failed,
     /// It would have been started, had the route not been in `observe`.
     Observed,
@@ -94,6 +94,7 @@ struct Legs {
     continuations: IntCounterVec,
     refused: IntCounterVec,
     connect_failures: IntCounterVec,
+    faults: IntCounterVec,
 }
 
 #[derive(Debug)]
@@ -180,18 +181,23 @@ impl Metrics {
         self.legs.refused.with_label_values(&[reason]).inc();
     }
 
+    /// Code that only continuations need failed by Baton's own fault; `place` says what it was to do.
+    pub fn fault(&self, place: &'static str) {
+        self.legs.faults.with_label_values(&[place]).inc();
+    }
+
     /// An endpoint of `upstream` could not be connected to.
     pub fn connect_failed(&self, upstream: &str) {
         self.legs.connect_failures.with_label_values(&[upstream]).inc();
     }
 
     /// So many events with so many bytes were passed on to clients.
-    pub fn relayed(&self, events: u64, bytes: u64) {
+    pub fn sent(&self, events: u64, bytes: u64) {
         self.traffic.events.inc_by(events);
         self.traffic.bytes.inc_by(bytes);
     }
 
-    /// An engine sent an event that could not be understood.
+    /// An engine sent an event that is not a chat chunk.
     pub fn malformed_event(&self) {
         self.traffic.malformed.inc();
     }
@@ -296,6 +302,11 @@ impl Legs {
                 "Connections to endpoints that could not be opened.",
                 &["upstream"],
             ),
+            faults: make.counters(
+                "baton_faults_total",
+                "Baton's own faults in continuing a stream, by what was to be done.",
+                &["place"],
+            ),
         }
     }
 }
@@ -303,12 +314,9 @@ impl Legs {
 impl Traffic {
     fn new(make: &Maker<'_>) -> Self {
         Self {
-            events: make.counter("baton_events_relayed_total", "Data events passed on to clients."),
-            bytes: make.counter("baton_bytes_relayed_total", "Bytes of event streams passed on to clients."),
-            malformed: make.counter(
-                "baton_events_malformed_total",
-                "Events of engines that could not be understood and were left out.",
-            ),
+            events: make.counter("baton_events_sent_total", "Data events passed on to clients."),
+            bytes: make.counter("baton_bytes_sent_total", "Bytes of event streams passed on to clients."),
+            malformed: make.counter("baton_events_malformed_total", "Events of engines that are not chat chunks."),
             heartbeats: make.counter("baton_heartbeats_total", "Heartbeats sent to clients."),
             passed: make.counters(
                 "baton_requests_passed_total",
@@ -350,7 +358,7 @@ mod tests {
         let metrics = Metrics::new();
         let in_flight = metrics.stream_started("qwen");
         metrics.stream_ended("*", "qwen", Outcome::Finished);
-        metrics.stream_incomplete("qwen", "cut");
+        metrics.stream_incomplete("qwen", "reset");
         metrics.first_event("qwen", Duration::from_millis(30));
         metrics.recovery_gap(Duration::from_millis(200));
         metrics.tail_repaired();
@@ -360,7 +368,8 @@ mod tests {
         metrics.continuation("chat-continue", Continuation::Continued);
         metrics.plan_refused("tool_call_shown");
         metrics.connect_failed("qwen");
-        metrics.relayed(7, 512);
+        metrics.sent(7, 512);
+        metrics.fault("splice");
         metrics.malformed_event();
         metrics.heartbeats(1);
         metrics.passed(204);
@@ -369,7 +378,7 @@ mod tests {
         for line in [
             "baton_streams_in_flight{upstream=\"qwen\"} 1",
             "baton_streams_total{outcome=\"finished\",route=\"*\",upstream=\"qwen\"} 1",
-            "baton_streams_incomplete_total{reason=\"cut\",upstream=\"qwen\"} 1",
+            "baton_streams_incomplete_total{reason=\"reset\",upstream=\"qwen\"} 1",
             "baton_first_event_seconds_bucket{upstream=\"qwen\",le=\"0.05\"} 1",
             "baton_recovery_gap_seconds_bucket{le=\"0.1\"} 0",
             "baton_recovery_gap_seconds_bucket{le=\"0.25\"} 1",
@@ -380,8 +389,9 @@ mod tests {
             "baton_continuations_total{outcome=\"continued\",plan=\"chat-continue\"} 1",
             "baton_plans_refused_total{reason=\"tool_call_shown\"} 1",
             "baton_connect_failures_total{upstream=\"qwen\"} 1",
-            "baton_events_relayed_total 7",
-            "baton_bytes_relayed_total 512",
+            "baton_faults_total{place=\"splice\"} 1",
+            "baton_events_sent_total 7",
+            "baton_bytes_sent_total 512",
             "baton_events_malformed_total 1",
             "baton_heartbeats_total 1",
             "baton_requests_passed_total{class=\"2xx\"} 1",

@@ -129,6 +129,37 @@ pub fn metrics(files: &[Source]) -> Vec<Fault> {
     faults
 }
 
+const CAUSES: &str = "src/proto/relay/input.rs";
+const REASONS: &str = "## Why a leg failed";
+
+/// The codes of causes, and the table that explains them to operators.
+pub fn reasons(files: &[Source]) -> Vec<Fault> {
+    let find = |path: &str| files.iter().find(|file| file.path == path);
+    let (Some(code), Some(docs)) = (find(CAUSES), find(METRIC_DOCS)) else {
+        let missing = if find(CAUSES).is_none() { CAUSES } else { METRIC_DOCS };
+        return vec![Fault { file: missing.to_owned(), line: 1, text: "is missing; write it".to_owned() }];
+    };
+    let start = code.code.find("fn code(");
+    let Some((start, length)) = start.and_then(|start| Some((start, item(&code.code[start..])?))) else {
+        return vec![Fault::new(code, 1, "fn code is gone; correct the rules of tidy".to_owned())];
+    };
+    let body = line_at(&code.code, start)..=line_at(&code.code, start + length);
+    let codes: Vec<_> = code.strings.iter().filter(|(line, _)| body.contains(line)).collect();
+    let table = lines(&docs.text).skip_while(|(_, text)| *text != REASONS).skip(1);
+    let table = table.take_while(|(_, text)| !text.starts_with("## "));
+    let rows: Vec<(usize, &str)> =
+        table.filter_map(|(line, text)| Some((line, text.strip_prefix("| `")?.split('`').next()?))).collect();
+    let rows: Vec<(usize, &str)> = rows.into_iter().filter(|(_, row)| *row != "reason").collect();
+    let undocumented = codes.iter().filter(|(_, code)| !rows.iter().any(|(_, row)| row == code));
+    let undocumented = undocumented
+        .map(|(line, reason)| Fault::new(code, *line, format!("{reason} has no row in {METRIC_DOCS}; add one")));
+    let unknown = rows.iter().filter(|(_, row)| !codes.iter().any(|(_, code)| row == code));
+    let unknown = unknown.map(|(line, row)| {
+        Fault::new(docs, *line, format!("{row} is no cause of {CAUSES}; correct it or take it out"))
+    });
+    undocumented.chain(unknown).collect()
+}
+
 /// The targets of the links `[…](target)` in a line, without their anchors.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next()?.split('#').next())

@@ -143,6 +143,23 @@ fn metrics_and_documentation_that_differ_are_found() {
 }
 
 #[test]
+fn a_cause_without_a_row_and_a_row_without_a_cause_are_found() {
+    let code = || {
+        let text = "const OTHER: &str = \"other\";\nfn code(&self) -> &str {\n  \"reset\"\n}\nlet x = \"words\";\n";
+        file("src/proto/relay/input.rs", text)
+    };
+    let docs = |rows: &str| {
+        let text = format!("| `other` |\n## Why a leg failed\n| `reason` | what |\n{rows}## More\n| `more` |\n");
+        file("docs/METRICS.md", &text)
+    };
+    finds(rules::reasons, &[code(), docs("| `reset` | it broke |\n")], &[]);
+    finds(rules::reasons, &[code(), docs("| `reset` |\n| `cut` |\n")], &["docs/METRICS.md:5"]);
+    finds(rules::reasons, &[code(), docs("")], &["src/proto/relay/input.rs:3"]);
+    finds(rules::reasons, &[code()], &["docs/METRICS.md:1"]);
+    finds(rules::reasons, &[file("src/proto/relay/input.rs", ""), docs("")], &["src/proto/relay/input.rs:1"]);
+}
+
+#[test]
 fn a_file_over_the_limit_is_found() {
     let lines = |count| "//\n".repeat(count);
     finds(rules::file_length, &[file("src/a.rs", &lines(rules::MAX_FILE))], &[]);

@@ -3,7 +3,8 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::harness::{Baton, CHAT, Engine, ask, chat, nobody, request, rest, settings, until, within};
+use super::harness::{Baton, CHAT, Engine, ask, chat, nobody, on_free_ports, request, rest, settings, until, within};
+use crate::config;
 
 const EVENTS: &[&str] = &[
     r#"{"id":"c1","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
@@ -259,14 +260,22 @@ async fn an_http_2_client_that_leaves_before_the_answer_ends_the_engine_s_work()
 }
 
 #[tokio::test]
-async fn a_chat_body_over_the_continuation_s_limit_passes_through() {
-    let mut engine = Engine::answering(whole()).await;
-    let baton = Baton::start(settings(&[engine.address], "*", ", continuation: {max_body: 1KiB}")).await;
+async fn a_chat_body_over_the_continuation_s_limit_goes_where_its_model_says_and_is_not_continued() {
+    let torn = format!("{SSE}{}", chunk(&events(&EVENTS[..2])));
+    let (wrong, mut right) = (Engine::answering(torn.clone()).await, Engine::answering(torn).await);
+    let text = format!(
+        "upstreams: [{{name: a, engine: vllm, family: no_thinking, endpoints: [\"http://{}\"]}}, \
+                     {{name: b, engine: vllm, family: no_thinking, endpoints: [\"http://{}\"]}}]\n\
+         routes: [{{match: {{model: \"qwen3*\"}}, upstream: b, continuation: {{max_body: 1KiB}}}}, \
+                  {{match: {{model: \"*\"}}, upstream: a}}]\n",
+        wrong.address, right.address
+    );
+    let baton = Baton::start(on_free_ports(config::load(&text, &|_| None).unwrap())).await;
     let body = CHAT.replace("hi", &"h".repeat(2_000));
-    let (head, answer) = split(&baton.ask(&chat(&body)).await);
-    assert!(!head.contains("baton-stream"), "{head}");
-    assert_eq!(answer, events(EVENTS));
-    assert!(engine.request().await.ends_with(&body));
+    let (_, answer) = split(&baton.ask(&chat(&body)).await);
+    assert!(right.request().await.ends_with(&body));
+    assert!(answer.contains("stream_incomplete"), "{answer}");
+    assert!(right.requests.try_recv().is_err(), "sent once");
 }
 
 #[tokio::test]

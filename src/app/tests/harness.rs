@@ -96,7 +96,10 @@ pub(super) fn settings(engines: &[SocketAddr], model: &str, keys: &str) -> Setti
          routes: [{{match: {{model: \"{model}\"}}, upstream: qwen{keys}}}]\n",
         endpoints.join(", ")
     );
-    let mut settings = config::load(&text, &|_| None).unwrap_or_else(|errors| panic!("{errors}"));
+    on_free_ports(config::load(&text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")))
+}
+
+pub(super) fn on_free_ports(mut settings: Settings) -> Settings {
     settings.server.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     settings.server.admin = SocketAddr::from(([127, 0, 0, 1], 0));
     settings

@@ -126,5 +126,5 @@ async fn an_event_stream_that_is_cut_gets_no_orderly_end_and_is_counted() {
     let response = rest(&mut client).await;
     assert!(response.contains("\"a\"") && !response.ends_with("0\r\n\r\n"), "{response}");
     let metrics = ask(baton.admin, &request("GET", "/metrics", "")).await;
-    assert!(metrics.contains("streams_incomplete_total{reason=\"cut\",upstream=\"qwen\"} 1"), "{metrics}");
+    assert!(metrics.contains("streams_incomplete_total{reason=\"eof\",upstream=\"qwen\"} 1"), "{metrics}");
 }

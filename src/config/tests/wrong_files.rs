@@ -76,17 +76,15 @@ fn a_number_must_be_one_and_lie_within_its_limits() {
             "conf.yaml:4: routes[0].continuation.max_legs: 0 is out of range; write a value from 1 to 8",
         ),
         (
-            route("continuation: {attempts: -1}"),
-            "conf.yaml:4: routes[0].continuation.attempts: -1 is out of range; write a value from 1 to 16",
+            route("retry: {attempts: -1}"),
+            "conf.yaml:4: routes[0].retry.attempts: -1 is out of range; write a value from 1 to 16",
         ),
         (
-            route("continuation: {attempts: 2.5}"),
-            "conf.yaml:4: routes[0].continuation.attempts: 2.5 is not a whole number",
+            route("retry: {backoff: 9s}"),
+            "conf.yaml:4: routes[0].retry.backoff: is longer than backoff_max; write a shorter one",
         ),
-        (
-            route("continuation: {attempts: \"3\"}"),
-            "conf.yaml:4: routes[0].continuation.attempts: \"3\" is not a whole number",
-        ),
+        (route("retry: {attempts: 2.5}"), "conf.yaml:4: routes[0].retry.attempts: 2.5 is not a whole number"),
+        (route("retry: {attempts: \"3\"}"), "conf.yaml:4: routes[0].retry.attempts: \"3\" is not a whole number"),
         (
             route("continuation: {tokens: {cjk: many}}"),
             "conf.yaml:4: routes[0].continuation.tokens.cjk: \"many\" is not a number; write 4 or 1.6",

@@ -1,14 +1,16 @@
 //! One event of a streamed chat completion.
 
+mod wire;
+
 use std::borrow::Cow;
 use std::fmt;
+use std::str::Utf8Error;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, Visitor};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::json::{self, BadEscape, Object};
+use super::json::{self, Object};
 use super::usage::Usage;
 
 /// What the data of one event is.
@@ -190,50 +192,103 @@ pub struct EngineError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("not a chat completion chunk: {what}")]
 pub struct Malformed {
-    /// What is wrong, with line and column within the event's data.
+    /// What is wrong, with line and column within the event's data. It may quote the answer; [`Malformed::place`] does not.
     pub what: String,
+    place: Place,
+}
+
+/// What kind of thing is wrong in an event's data, and where; nothing of the data itself, so that it may stand in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What is wrong.
+    pub fault: Fault,
+    /// The line within the data, from 1; 0 where it is not known.
+    pub line: usize,
+    /// The byte within the line, from 1; 0 where it is not known or before the first.
+    pub column: usize,
+}
+
+/// Why data could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not text in UTF-8.
+    NotUtf8,
+    /// Not JSON.
+    NotJson,
+    /// JSON that breaks off.
+    CutOff,
+    /// JSON whose values cannot be those of a chunk, or text that is not text: half of a surrogate pair.
+    NotAChunk,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.fault {
+            Fault::NotUtf8 => "not UTF-8",
+            Fault::NotJson => "not JSON",
+            Fault::CutOff => "cut off",
+            Fault::NotAChunk => "not a chunk",
+        })?;
+        match self.line {
+            0 => Ok(()),
+            line => write!(f, " at line {line} column {}", self.column),
+        }
+    }
 }
 
 impl Malformed {
-    /// For an event in a known frame whose text could not be [pushed](super::Partial::push_text).
-    pub fn bad_escape() -> Self {
-        Self { what: BadEscape.to_string() }
+    /// What is wrong and where, without a word of the answer.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    fn not_utf8(data: &[u8], error: Utf8Error) -> Self {
+        let good = &data[..error.valid_up_to()];
+        let line_start = good.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let place = Place {
+            fault: Fault::NotUtf8,
+            line: 1 + good.iter().filter(|&&byte| byte == b'\n').count(),
+            column: 1 + good.len() - line_start,
+        };
+        Self { what: place.to_string(), place }
     }
 }
 
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
-        Self { what: error.to_string() }
+        let fault = match error.classify() {
+            Category::Data => Fault::NotAChunk,
+            Category::Eof => Fault::CutOff,
+            Category::Syntax | Category::Io => Fault::NotJson,
+        };
+        Self { what: error.to_string(), place: Place { fault, line: error.line(), column: error.column() } }
     }
 }
 
 /// Reads the data of one event.
 ///
+/// What is not needed to follow the answer may have any type, and what can be understood is: see the table in the tests.
+///
 /// # Errors
-/// [`Malformed`] for anything that is not `[DONE]` or a JSON object with the types of a chunk where a chunk has fields.
+/// [`Malformed`] for anything but `[DONE]` and a JSON object, for `choices` that are something else than choices, and for output
+/// that is not text.
 pub fn parse(data: &[u8]) -> Result<Parsed<'_>, Malformed> {
     if data.trim_ascii() == b"[DONE]" {
         return Ok(Parsed::Done);
     }
-    let wire: Wire<'_> = serde_json::from_slice(data)?;
-    if let Some(error) = wire.error {
-        return Ok(Parsed::Error(EngineError::read(error)));
-    }
-    if wire.object.as_ref().is_some_and(|object| object.0 == "error") {
-        // The flat form, which SGLang uses before a stream (SGLang 0.5.23, serving_base.py) and others inside one.
-        let whole: &RawValue = serde_json::from_slice(data)?;
-        return Ok(Parsed::Error(EngineError::read(whole)));
-    }
-    Ok(Parsed::Chunk(wire.into_chunk()))
+    let text = std::str::from_utf8(data).map_err(|error| Malformed::not_utf8(data, error))?;
+    let error = match wire::read(text) {
+        Ok(parsed) => return Ok(parsed),
+        Err(error) => error,
+    };
+    let repaired = json::without_nan(text).and_then(|text| wire::read(&text).ok().map(Parsed::into_owned));
+    repaired.ok_or_else(|| error.into())
 }
 
 impl EngineError {
     /// From `{"message":…,"type":…,"code":…}`, or from a bare string.
     fn read(raw: &RawValue) -> Self {
-        let words = |value: &RawValue| match serde_json::from_str::<String>(value.get()) {
-            Ok(text) => text,
-            Err(_) => value.get().to_owned(),
-        };
+        let words = |value: &RawValue| json::text(value).map_or_else(|| value.get().to_owned(), Cow::into_owned);
         let Ok(object) = Object::parse(raw.get()) else {
             return Self { message: words(raw), ..Self::default() };
         };
@@ -242,212 +297,60 @@ impl EngineError {
     }
 }
 
-/// A string that borrows from the input unless it has escapes (`Option<Cow<str>>` alone would always copy).
-#[derive(Clone, Debug)]
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Str;
-        impl<'de> Visitor<'de> for Str {
-            type Value = Text<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
+impl Parsed<'_> {
+    fn into_owned(self) -> Parsed<'static> {
+        match self {
+            Self::Chunk(chunk) => Parsed::Chunk(chunk.into_owned()),
+            Self::Error(error) => Parsed::Error(error),
+            Self::Done => Parsed::Done,
         }
-        deserializer.deserialize_str(Str)
     }
 }
 
-/// Output text, or output that is not text (a list of parts, say), which is noted and skipped.
-#[derive(Clone, Debug)]
-enum Output<'a> {
-    Text(Cow<'a, str>),
-    Opaque,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Output<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&RawValue>::deserialize(deserializer)?;
-        let Some(content) = json::string_content(raw) else {
-            return Ok(Self::Opaque);
-        };
-        if !content.contains('\\') {
-            return Ok(Self::Text(Cow::Borrowed(content)));
-        }
-        let mut text = String::with_capacity(content.len());
-        json::unescape(content.as_bytes(), &mut text).map_err(serde::de::Error::custom)?;
-        Ok(Self::Text(Cow::Owned(text)))
-    }
-}
-
-#[derive(Deserialize)]
-struct Wire<'a> {
-    #[serde(borrow)]
-    id: Option<Text<'a>>,
-    object: Option<Text<'a>>,
-    created: Option<&'a RawValue>,
-    model: Option<Text<'a>>,
-    system_fingerprint: Option<Text<'a>>,
-    choices: Option<Vec<WireChoice<'a>>>,
-    usage: Option<Usage>,
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct WireChoice<'a> {
-    #[serde(default)]
-    index: u32,
-    #[serde(borrow)]
-    delta: Option<WireDelta<'a>>,
-    finish_reason: Option<Text<'a>>,
-    logprobs: Option<IgnoredAny>,
-    /// Present and not null: a list of ids. The outer option says whether the key is there at all.
-    #[serde(default, deserialize_with = "present")]
-    token_ids: Option<Option<Vec<IgnoredAny>>>,
-    #[serde(default, deserialize_with = "present")]
-    stop_reason: Option<Option<IgnoredAny>>,
-    #[serde(default, deserialize_with = "present")]
-    matched_stop: Option<Option<IgnoredAny>>,
-}
-
-#[derive(Default, Deserialize)]
-struct WireDelta<'a> {
-    #[serde(borrow)]
-    role: Option<Text<'a>>,
-    content: Option<Output<'a>>,
-    #[serde(default, deserialize_with = "present")]
-    reasoning: Option<Option<Output<'a>>>,
-    #[serde(default, deserialize_with = "present")]
-    reasoning_content: Option<Option<Output<'a>>>,
-    tool_calls: Option<Vec<WireToolCall<'a>>>,
-    function_call: Option<WireFunction<'a>>,
-    refusal: Option<IgnoredAny>,
-    audio: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct WireToolCall<'a> {
-    #[serde(default)]
-    index: Option<u32>,
-    #[serde(borrow)]
-    id: Option<Text<'a>>,
-    function: Option<WireFunction<'a>>,
-}
-
-#[derive(Deserialize)]
-struct WireFunction<'a> {
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    arguments: Option<Text<'a>>,
-}
-
-/// Tells a field that is there with `null` (`Some(None)`) from one that is not there (`None`).
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::<T>::deserialize(deserializer).map(Some)
-}
-
-impl<'a> Wire<'a> {
-    fn into_chunk(self) -> Chunk<'a> {
-        let text = |field: Option<Text<'a>>| field.map(|text| text.0);
+impl Chunk<'_> {
+    fn into_owned(self) -> Chunk<'static> {
+        let Self { id, created, model, system_fingerprint, choices, usage } = self;
         Chunk {
-            id: text(self.id).unwrap_or_default(),
-            created: self.created.and_then(json::whole_number),
-            model: text(self.model).unwrap_or_default(),
-            system_fingerprint: text(self.system_fingerprint),
-            choices: self.choices.unwrap_or_default().into_iter().map(WireChoice::into_choice).collect(),
-            usage: self.usage,
+            id: own(id),
+            created,
+            model: own(model),
+            system_fingerprint: system_fingerprint.map(own),
+            choices: choices.into_iter().map(ChunkChoice::into_owned).collect(),
+            usage,
         }
     }
 }
 
-impl<'a> WireChoice<'a> {
-    fn into_choice(self) -> ChunkChoice<'a> {
-        let shape = match () {
-            () if self.matched_stop.is_some() => Shape::Sglang,
-            () if self.token_ids.is_some() || self.stop_reason.is_some() => Shape::Vllm,
-            () => Shape::OpenAi,
-        };
-        let mut choice = self.delta.unwrap_or_default().into_choice();
-        choice.index = self.index;
-        // Some engines put an empty string where others put null.
-        let reason = self.finish_reason.filter(|reason| !reason.0.is_empty());
-        choice.finish_reason = reason.map(|reason| FinishReason::from_name(&reason.0));
-        choice.has_logprobs = self.logprobs.is_some();
-        choice.token_ids = self.token_ids.flatten().map(|ids| ids.len() as u64);
-        choice.shape = shape;
-        choice
-    }
-}
-
-impl<'a> WireDelta<'a> {
-    fn into_choice(self) -> ChunkChoice<'a> {
-        let mut opaque = self.refusal.is_some() || self.audio.is_some();
-        let mut text = |output: Option<Output<'a>>| match output {
-            Some(Output::Text(text)) => Some(text),
-            Some(Output::Opaque) => {
-                opaque = true;
-                None
-            }
-            None => None,
-        };
-        let named = (self.reasoning.is_some(), self.reasoning_content.is_some());
-        let content = text(self.content);
-        let reasoning = text(self.reasoning.flatten());
-        let copy = text(self.reasoning_content.flatten());
-        let filled = (reasoning.is_some(), copy.is_some());
-        let mut tool_calls: Vec<_> =
-            self.tool_calls.unwrap_or_default().into_iter().enumerate().map(|(at, call)| call.into_delta(at)).collect();
-        tool_calls.extend(self.function_call.map(|function| function.into_delta(0, None)));
+impl ChunkChoice<'_> {
+    fn into_owned(self) -> ChunkChoice<'static> {
         ChunkChoice {
-            role: self.role.map(|role| role.0),
-            content,
-            // Where both are there they say the same; an empty one says nothing.
-            reasoning: match (reasoning, copy) {
-                (Some(text), Some(copy)) if text.is_empty() => Some(copy),
-                (text, copy) => text.or(copy),
-            },
-            reasoning_field: field_of(filled).or(field_of(named)),
-            tool_calls,
-            opaque,
-            ..ChunkChoice::default()
+            index: self.index,
+            role: self.role.map(own),
+            content: self.content.map(own),
+            reasoning: self.reasoning.map(own),
+            reasoning_field: self.reasoning_field,
+            tool_calls: self.tool_calls.into_iter().map(ToolCallDelta::into_owned).collect(),
+            finish_reason: self.finish_reason,
+            has_logprobs: self.has_logprobs,
+            token_ids: self.token_ids,
+            opaque: self.opaque,
+            shape: self.shape,
         }
     }
 }
 
-fn field_of((reasoning, reasoning_content): (bool, bool)) -> Option<ReasoningField> {
-    match (reasoning, reasoning_content) {
-        (true, true) => Some(ReasoningField::Both),
-        (true, false) => Some(ReasoningField::Reasoning),
-        (false, true) => Some(ReasoningField::ReasoningContent),
-        (false, false) => None,
+impl ToolCallDelta<'_> {
+    fn into_owned(self) -> ToolCallDelta<'static> {
+        let Self { index, id, name, arguments } = self;
+        ToolCallDelta { index, id: id.map(own), name: name.map(own), arguments: arguments.map(own) }
     }
 }
 
-impl<'a> WireToolCall<'a> {
-    /// A call without an index is counted by its place in the list.
-    fn into_delta(self, at: usize) -> ToolCallDelta<'a> {
-        let index = self.index.unwrap_or(u32::try_from(at).unwrap_or(u32::MAX));
-        let id = self.id.map(|id| id.0);
-        match self.function {
-            Some(function) => function.into_delta(index, id),
-            None => ToolCallDelta { index, id, ..ToolCallDelta::default() },
-        }
-    }
+fn own(text: Cow<'_, str>) -> Cow<'static, str> {
+    Cow::Owned(text.into_owned())
 }
 
-impl<'a> WireFunction<'a> {
-    fn into_delta(self, index: u32, id: Option<Cow<'a, str>>) -> ToolCallDelta<'a> {
-        let text = |field: Option<Text<'a>>| field.map(|text| text.0);
-        ToolCallDelta { index, id, name: text(self.name), arguments: text(self.arguments) }
-    }
-}
-
+#[cfg(test)]
+mod quirks;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! from then on. One comparison both reads the event and compresses its record.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::chunk::{Parsed, parse};
@@ -21,7 +22,8 @@ pub struct LearnedFrame {
 /// Learns the frame of an event's data, if it adds text to choice 0 and does nothing else: one choice, one string that is not
 /// empty, no finish reason, tool call, usage, log probabilities or token ids.
 ///
-/// Token ids rule a frame out because they differ with every event and are counted.
+/// Token ids rule a frame out because they differ with every event and are counted. An event that had to be read leniently (a key
+/// twice, an index that is not the number 0, an error beside the choice) has no frame either: what is odd once is read each time.
 pub fn learn(data: &[u8]) -> Option<LearnedFrame> {
     let Ok(Parsed::Chunk(chunk)) = parse(data) else { return None };
     let [choice] = chunk.choices.as_slice() else { return None };
@@ -36,7 +38,10 @@ pub fn learn(data: &[u8]) -> Option<LearnedFrame> {
         return None;
     }
     let strings: Strings<'_> = serde_json::from_slice(data).ok()?;
-    let delta = &strings.choices.first()?.delta;
+    let [StringsOfChoice { index: 0, delta }] = strings.choices.as_slice() else { return None };
+    if strings.error.is_some() {
+        return None;
+    }
     let filled =
         |value: Option<&'_ RawValue>| value.and_then(json::string_content).is_some_and(|text| !text.is_empty());
     let (value, kind) = match (filled(delta.content), filled(delta.reasoning), filled(delta.reasoning_content)) {
@@ -74,14 +79,18 @@ fn stays_inside_string(text: &[u8]) -> bool {
     true
 }
 
+/// What is read for a frame. These are strict: a field of another type, or one that is there twice, is an error.
 #[derive(Deserialize)]
 struct Strings<'a> {
     #[serde(borrow)]
     choices: Vec<StringsOfChoice<'a>>,
+    error: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 struct StringsOfChoice<'a> {
+    #[serde(default)]
+    index: u32,
     #[serde(borrow)]
     delta: StringsOfDelta<'a>,
 }

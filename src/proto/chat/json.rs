@@ -30,7 +30,7 @@ impl<'a> Object<'a> {
 
     /// The string that stands at `key`, decoded; `None` for any other kind of value.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
-        serde_json::from_str(self.get(key)?.get()).ok()
+        self.get(key).and_then(text).map(Cow::into_owned)
     }
 
     /// Whether `key` is there with a value other than `null`.
@@ -55,9 +55,12 @@ impl<'a> Object<'a> {
         self.fields.insert(at, (Cow::Owned(raw(key)), Cow::Owned(value)));
     }
 
-    /// Gives the field `from` another name and leaves it where it is. A field that already has that name goes.
+    /// Gives the field `from` another name and leaves it where it is. A field that already has that name goes, and so do
+    /// earlier ones of the old name, which would show now that the last one is gone.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
-        if self.position(from).is_some() {
+        let Some(at) = self.position(from) else { return };
+        self.keep_only(at, from);
+        if from != to {
             self.remove(to);
         }
         if let Some(at) = self.position(from) {
@@ -157,18 +160,42 @@ pub(crate) fn is_null(value: &RawValue) -> bool {
     value.get() == "null"
 }
 
+/// Whether the value stands for nothing in the mouth of a careless engine: `null`, `false`, `""`, `[]` or `{}`.
+pub(crate) fn says_nothing(value: &RawValue) -> bool {
+    let json = value.get();
+    let inside = |open, close| json.strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
+    let empty = |open, close| inside(open, close).is_some_and(|inside: &str| inside.trim_ascii_start().is_empty());
+    matches!(json, "null" | "false" | "\"\"") || empty('[', ']') || empty('{', '}')
+}
+
+/// The string that `value` is, decoded and borrowed where it has no escapes; `None` for any other kind of value, and for a string
+/// that holds half of a surrogate pair.
+pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    decode(string_content(value)?).ok()
+}
+
 /// The content of a raw JSON string, between its quotes; `None` for any other kind of value.
 pub(crate) fn string_content(value: &RawValue) -> Option<&str> {
     value.get().strip_prefix('"')?.strip_suffix('"')
 }
+
+/// 2^53. Above it a float no longer says which whole number was meant.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 
 /// A whole number that is not negative, in any of the ways engines and clients write one: `5`, `5.0`, `"5"`.
 pub(crate) fn whole_number(value: &RawValue) -> Option<u64> {
     let text = string_content(value).unwrap_or_else(|| value.get());
     text.parse().ok().or_else(|| {
         let float: f64 = text.parse().ok()?;
-        // Above 2^53 a float no longer says which whole number was meant.
-        (float.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&float)).then_some(float as u64)
+        (float.fract() == 0.0 && (0.0..=MAX_WHOLE).contains(&float)).then_some(float as u64)
+    })
+}
+
+/// Like [`whole_number`], without what stands behind the point.
+pub(crate) fn whole_part(value: &RawValue) -> Option<u64> {
+    whole_number(value).or_else(|| {
+        let float: f64 = string_content(value).unwrap_or_else(|| value.get()).parse().ok()?;
+        (0.0..=MAX_WHOLE).contains(&float).then_some(float as u64)
     })
 }
 
@@ -191,20 +218,41 @@ pub(crate) fn elements(value: &RawValue) -> Option<Vec<&RawValue>> {
     serde_json::Deserializer::from_str(value.get()).deserialize_seq(Elements).ok()
 }
 
-fn is_key(name: &RawValue, key: &str) -> bool {
-    match string_content(name) {
-        Some(content) if !content.contains('\\') => content == key,
-        _ => key_name(name) == key,
+/// The text with `null` for every `NaN`, `Infinity` and `-Infinity` that stands where a value may; `None` if there is none.
+/// Python's `json.dumps` writes them, and they are not JSON.
+pub(crate) fn without_nan(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut copied = 0;
+    let mut at = 0;
+    let mut inside_string = false;
+    while let Some(&byte) = text.as_bytes().get(at) {
+        let token = match byte {
+            b'"' => {
+                inside_string = !inside_string;
+                None
+            }
+            b'\\' if inside_string => {
+                at += 1;
+                None
+            }
+            b'N' | b'I' | b'-' if !inside_string => {
+                ["NaN", "Infinity", "-Infinity"].into_iter().find(|token| text[at..].starts_with(token))
+            }
+            _ => None,
+        };
+        if let Some(token) = token {
+            out.push_str(&text[copied..at]);
+            out.push_str("null");
+            copied = at + token.len();
+        }
+        at += token.map_or(1, str::len);
     }
+    out.push_str(&text[copied..]);
+    (copied > 0).then_some(out)
 }
 
-fn key_name(name: &RawValue) -> Cow<'_, str> {
-    let content = string_content(name).unwrap_or_default();
-    let mut plain = String::new();
-    match unescape(content.as_bytes(), &mut plain) {
-        Ok(()) => Cow::Owned(plain),
-        Err(BadEscape) => Cow::Borrowed(content),
-    }
+fn is_key(name: &RawValue, key: &str) -> bool {
+    text(name).is_some_and(|name| name == key)
 }
 
 /// Text that is not the content of a JSON string: bad UTF-8, a control character, a quote, an unknown escape or half of a
@@ -212,6 +260,16 @@ fn key_name(name: &RawValue) -> Cow<'_, str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not the content of a JSON string")]
 pub struct BadEscape;
+
+/// What the content of a JSON string (without its quotes) stands for, borrowed where it has no escapes.
+pub(crate) fn decode(content: &str) -> Result<Cow<'_, str>, BadEscape> {
+    if !content.contains('\\') {
+        return Ok(Cow::Borrowed(content));
+    }
+    let mut text = String::with_capacity(content.len());
+    unescape(content.as_bytes(), &mut text)?;
+    Ok(Cow::Owned(text))
+}
 
 /// Appends what the content of a JSON string (without its quotes) stands for. On an error `out` is as it was.
 pub(crate) fn unescape(escaped: &[u8], out: &mut String) -> Result<(), BadEscape> {

@@ -29,7 +29,8 @@ mod usage;
 pub(crate) mod fixtures;
 
 pub use chunk::{
-    Chunk, ChunkChoice, EngineError, FinishReason, Malformed, Parsed, ReasoningField, Shape, ToolCallDelta, parse,
+    Chunk, ChunkChoice, EngineError, Fault, FinishReason, Malformed, Parsed, Place, ReasoningField, Shape,
+    ToolCallDelta, parse,
 };
 pub use frame::{LearnedFrame, learn, text_in};
 pub use json::BadEscape;

@@ -7,9 +7,9 @@ use super::usage::Usage;
 
 /// Choices kept of one answer; OpenAI's own limit for `n`. Pieces of further ones make the partial [opaque](Partial::is_opaque).
 const MAX_CHOICES: usize = 128;
-/// Bytes kept of one text: the thinking, the answer, or one tool call's arguments. A model's longest answer today is a tenth of
-/// it. What comes after makes the partial [opaque](Partial::is_opaque) and is not kept.
-const MAX_TEXT: usize = 8 << 20;
+/// Bytes kept of one text: the thinking, the answer, or one tool call's arguments. A model's longest answer today is about half
+/// of it. What comes after makes the partial [opaque](Partial::is_opaque) and is not kept.
+const MAX_TEXT: usize = 1 << 20;
 /// Tool calls kept of one choice. Further ones make the partial [opaque](Partial::is_opaque).
 const MAX_TOOL_CALLS: usize = 1024;
 
@@ -41,12 +41,15 @@ pub struct Partial {
     pub usage: Option<Usage>,
     shape: Shape,
     expected: usize,
+    role: bool,
     opaque: bool,
     /// Set when a leg begins after text whose tokens nobody counted: all later counts of the whole contain that estimate.
     estimated: bool,
     /// How much of choice 0 the last usage covers.
     counted: Extent,
     ids: IdCount,
+    /// Tokens have been counted whose text may still be withheld.
+    ahead: bool,
 }
 
 /// One choice of the answer.
@@ -62,6 +65,10 @@ pub struct Choice {
     pub tool_calls: Vec<ToolCall>,
     /// The last finish reason seen, also one that says *not finished*.
     pub finish: Option<FinishReason>,
+    /// Bytes of content that came before the thinking: white space only.
+    lead: usize,
+    /// Thinking came after the answer had begun.
+    interleaved: bool,
 }
 
 /// A tool call, put together from its pieces.
@@ -89,11 +96,11 @@ pub enum TextKind {
 /// How far choice 0 is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No text yet.
+    /// No text yet, or nothing but white space that thinking may still follow.
     Nothing,
-    /// Thinking text, no answer text.
+    /// Thinking has begun and not ended. White space that some models write before it is not an answer.
     Thinking,
-    /// The answer has begun.
+    /// The answer has begun, if only with white space behind the thinking.
     Content,
 }
 
@@ -140,15 +147,18 @@ impl Partial {
             usage: None,
             shape: Shape::OpenAi,
             expected: n.max(1),
+            role: false,
             opaque: false,
             estimated: false,
             counted: Extent::default(),
             ids: IdCount::default(),
+            ahead: false,
         }
     }
 
     /// Adds what a chunk says.
     pub fn fold(&mut self, chunk: &Chunk<'_>) {
+        let counted = self.counts();
         self.fold_head(chunk);
         for piece in &chunk.choices {
             self.fold_choice(piece);
@@ -157,6 +167,7 @@ impl Partial {
             self.usage = Some(usage.clone());
             self.counted = self.extent();
         }
+        self.ahead = self.runs_ahead(chunk, counted);
     }
 
     /// Adds text from an event that matched a frame: the content of a JSON string, escapes and all, for choice 0.
@@ -169,6 +180,7 @@ impl Partial {
         let at = self.choices.iter().position(|choice| choice.index == 0);
         let mut new = Choice::default();
         let choice = at.and_then(|at| self.choices.get_mut(at)).unwrap_or(&mut new);
+        let first = choice.reasoning.is_empty();
         let text = match kind {
             TextKind::Content => &mut choice.content,
             TextKind::Reasoning => &mut choice.reasoning,
@@ -178,10 +190,17 @@ impl Partial {
             return Ok(());
         }
         json::unescape(escaped, text)?;
+        let half = ends_in_half(text);
+        if kind == TextKind::Reasoning && !escaped.is_empty() {
+            choice.mark_thinking(first);
+        }
         if at.is_none() {
             self.choices.push(new);
         }
-        self.ids.gaps |= !escaped.is_empty();
+        if !escaped.is_empty() {
+            self.ids.gaps = true;
+            self.ahead = half;
+        }
         Ok(())
     }
 
@@ -197,9 +216,10 @@ impl Partial {
     /// How far choice 0 is.
     pub fn phase(&self) -> Phase {
         match self.first() {
-            Some(choice) if !choice.content.is_empty() => Phase::Content,
-            Some(choice) if !choice.reasoning.is_empty() => Phase::Thinking,
-            _ => Phase::Nothing,
+            None => Phase::Nothing,
+            Some(choice) if choice.reasoning.is_empty() && is_blank(&choice.content) => Phase::Nothing,
+            Some(choice) if choice.answer().is_empty() => Phase::Thinking,
+            Some(_) => Phase::Content,
         }
     }
 
@@ -218,10 +238,38 @@ impl Partial {
         self.choices.iter().any(|choice| !choice.content.is_empty() || !choice.reasoning.is_empty())
     }
 
+    /// Whether a chunk has named the role. Until then a later leg's first role is the answer's.
+    pub fn has_role(&self) -> bool {
+        self.role
+    }
+
+    /// Whether a choice went back to thinking after its answer had begun. Only the two texts are kept and not how they
+    /// alternate, so no continuation may be built from them.
+    pub fn is_interleaved(&self) -> bool {
+        self.choices.iter().any(|choice| choice.interleaved)
+    }
+
+    /// All there is, if it is only white space of one kind, or nothing: then the whole answer may be asked for once more, and
+    /// its beginning loses what repeats this.
+    pub fn only_white_space(&self) -> Option<&str> {
+        let text = match self.choices.as_slice() {
+            [] => "",
+            [choice] if choice.reasoning.is_empty() => &choice.content,
+            [choice] if choice.content.is_empty() => &choice.reasoning,
+            _ => return None,
+        };
+        (is_blank(text) && !self.opaque && !self.has_tool_call()).then_some(text)
+    }
+
     /// Whether the stream carried output that this fold does not hold (a refusal, audio, content that is not a string). What
     /// is held is then not what the client has, so no continuation may be built from it.
     pub fn is_opaque(&self) -> bool {
         self.opaque
+    }
+
+    /// Something was passed on that is not in here.
+    pub fn set_opaque(&mut self) {
+        self.opaque = true;
     }
 
     /// Whether as many choices as were asked for have appeared and every one of them is complete.
@@ -312,6 +360,7 @@ impl Partial {
 
     fn fold_choice(&mut self, piece: &ChunkChoice<'_>) {
         self.opaque |= piece.opaque;
+        self.role |= piece.role.is_some();
         if self.reasoning_field.is_none() || (piece.reasoning.is_some() && !self.has_reasoning()) {
             self.reasoning_field = piece.reasoning_field.or(self.reasoning_field);
         }
@@ -320,7 +369,7 @@ impl Partial {
             return;
         };
         let fits = choice.add(piece);
-        let answering = !choice.content.is_empty() || !choice.tool_calls.is_empty();
+        let answering = !choice.answer().is_empty() || !choice.tool_calls.is_empty();
         self.opaque |= !fits;
         match piece.token_ids {
             Some(count) => {
@@ -360,10 +409,29 @@ impl Partial {
         self.ids.total > 0 && !self.ids.gaps
     }
 
-    /// Whether engines counted every token that is here.
+    /// Whether engines counted every token that is here, and all text of the tokens counted is here.
     fn covers_all(&self) -> bool {
-        let empty = !self.has_text() && !self.has_tool_call();
-        self.usage_covers_all() || self.ids_cover_all() || (self.usage.is_none() && empty)
+        let empty = !self.has_text() && !self.has_tool_call() && self.counts() == (0, 0);
+        empty || (!self.ahead && (self.usage_covers_all() || self.ids_cover_all()))
+    }
+
+    /// Tokens counted so far, by usage and by ids.
+    fn counts(&self) -> (u64, u64) {
+        (self.usage.as_ref().map_or(0, |usage| usage.completion_tokens), self.ids.total)
+    }
+
+    /// Whether tokens are counted whose text has not come, after a chunk before which `counted` were.
+    ///
+    /// vLLM withholds half characters, what may become a stop string and what may become a mark, and sends it when the choice
+    /// ends, by `abort` too (0.33, v1/engine/detokenizer.py).
+    fn runs_ahead(&self, chunk: &Chunk<'_>, counted: (u64, u64)) -> bool {
+        if !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish.is_some()) {
+            return false;
+        }
+        match chunk.choices.iter().rfind(|piece| piece.has_output()) {
+            Some(piece) => [&piece.content, &piece.reasoning].into_iter().flatten().any(|text| ends_in_half(text)),
+            None => self.ahead || self.counts() != counted,
+        }
     }
 
     fn usage_covers_all(&self) -> bool {
@@ -384,10 +452,38 @@ fn append(text: &mut String, piece: &str) -> bool {
     fits
 }
 
+/// Whether there is no text, or white space only.
+fn is_blank(text: &str) -> bool {
+    text.trim_start().is_empty()
+}
+
+/// Whether a text ends in what stands for a character whose other tokens have not come.
+fn ends_in_half(text: &str) -> bool {
+    text.ends_with(char::REPLACEMENT_CHARACTER)
+}
+
 impl Choice {
+    /// The answer: the content without the white space that came before the thinking.
+    pub fn answer(&self) -> &str {
+        self.content.get(self.lead..).unwrap_or_default()
+    }
+
+    /// Thinking text has come, for the `first` time or once more.
+    fn mark_thinking(&mut self, first: bool) {
+        if first && is_blank(&self.content) {
+            self.lead = self.content.len();
+        }
+        self.interleaved |= self.content.len() > self.lead;
+    }
+
     /// Adds a piece and says whether all of it had room.
     fn add(&mut self, piece: &ChunkChoice<'_>) -> bool {
-        let mut fits = append(&mut self.reasoning, piece.reasoning.as_deref().unwrap_or_default());
+        let first = self.reasoning.is_empty();
+        let thought = piece.reasoning.as_deref().unwrap_or_default();
+        let mut fits = append(&mut self.reasoning, thought);
+        if !thought.is_empty() {
+            self.mark_thinking(first);
+        }
         fits &= append(&mut self.content, piece.content.as_deref().unwrap_or_default());
         for delta in &piece.tool_calls {
             fits &= self.add_tool_call(delta);

@@ -61,6 +61,17 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
+    /// Every reason, in the order in which they are looked for.
+    pub const ALL: [Self; 7] = [
+        Self::StructuredOutput,
+        Self::ForcedToolChoice,
+        Self::SeveralChoices,
+        Self::ContinuesItself,
+        Self::Echo,
+        Self::BeamSearch,
+        Self::Logprobs,
+    ];
+
     /// For logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -135,7 +146,7 @@ impl ChatRequest {
 
     /// Whether the answer is to be streamed. Only `true` counts, nothing that a lenient engine would take for it.
     pub fn stream(&self) -> bool {
-        self.is_true("stream")
+        self.get("stream").is_some_and(|value| value.get() == "true")
     }
 
     /// `stream_options.include_usage`.
@@ -197,12 +208,23 @@ impl ChatRequest {
             (self.is_constrained(), Exclusion::StructuredOutput),
             (self.forces_tools(), Exclusion::ForcedToolChoice),
             (self.choices() > 1 || self.number("best_of") > Some(1), Exclusion::SeveralChoices),
-            (self.is_true("continue_final_message"), Exclusion::ContinuesItself),
-            (self.is_true("echo"), Exclusion::Echo),
-            (self.is_true("use_beam_search"), Exclusion::BeamSearch),
-            (self.is_true("logprobs") || self.fields.has("prompt_logprobs"), Exclusion::Logprobs),
+            (self.is_on("continue_final_message"), Exclusion::ContinuesItself),
+            (self.is_on("echo"), Exclusion::Echo),
+            (self.is_on("use_beam_search"), Exclusion::BeamSearch),
+            (self.is_on("logprobs") || self.fields.has("prompt_logprobs"), Exclusion::Logprobs),
         ];
         rules.into_iter().find_map(|(applies, exclusion)| applies.then_some(exclusion))
+    }
+
+    /// The role of the last message.
+    pub fn last_role(&self) -> Option<String> {
+        self.messages().last()?.text("role")
+    }
+
+    /// Whether strings are to end the answer. Engines then withhold text that may turn out to be the beginning of one.
+    pub fn has_stop(&self) -> bool {
+        let set = |key| self.get(key).is_some_and(|stop| !matches!(stop.get(), "null" | "[]" | r#""""#));
+        set("stop") || set("stop_regex")
     }
 
     /// Whether a message has an image, audio, video or a file: parts whose tokens cannot be estimated here.
@@ -231,8 +253,9 @@ impl ChatRequest {
         serde_json::from_str(self.get(key)?.get()).ok()
     }
 
-    fn is_true(&self, key: &str) -> bool {
-        self.get(key).is_some_and(|value| value.get() == "true")
+    /// Whether an engine may take the field for `true`: anything that is there and is not one of the ways to say `false`.
+    fn is_on(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !json::is_null(value) && boolean(value) != Some(false))
     }
 
     fn number(&self, key: &str) -> Option<u64> {
@@ -241,7 +264,7 @@ impl ChatRequest {
 
     fn stream_option(&self, key: &str) -> bool {
         let options: Option<Object<'_>> = self.read("stream_options");
-        options.is_some_and(|options| options.get(key).is_some_and(|value| value.get() == "true"))
+        options.is_some_and(|options| options.get(key).and_then(boolean) == Some(true))
     }
 
     /// Any response format but text, and any field of [`CONSTRAINTS`] that is set.
@@ -258,6 +281,16 @@ impl ChatRequest {
         ["tool_choice", "function_call"]
             .into_iter()
             .any(|key| self.get(key).is_some_and(|choice| !matches!(choice.get(), "null" | r#""auto""# | r#""none""#)))
+    }
+}
+
+/// A boolean in any of the ways that pydantic takes, and with it both engines (pydantic 2, "Conversion Table", lax mode).
+fn boolean(value: &RawValue) -> Option<bool> {
+    let text = json::string_content(value).unwrap_or_else(|| value.get()).to_ascii_lowercase();
+    match text.as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" | "1.0" => Some(true),
+        "false" | "f" | "no" | "n" | "off" | "0" | "0.0" => Some(false),
+        _ => None,
     }
 }
 

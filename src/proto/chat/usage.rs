@@ -1,7 +1,5 @@
 //! Token counts as engines report them, and those of an answer that several legs wrote.
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
 use serde_json::value::RawValue;
 
 use super::chunk::Shape;
@@ -36,30 +34,24 @@ impl PartialEq for Usage {
     }
 }
 
-impl<'de> Deserialize<'de> for Usage {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&RawValue>::deserialize(deserializer)?;
-        Self::read(raw).map_err(|_| D::Error::custom("`usage` is not an object"))
-    }
-}
-
 const COMPLETION_DETAILS: &str = "completion_tokens_details";
 const PROMPT_DETAILS: &str = "prompt_tokens_details";
 const REASONING: &str = "reasoning_tokens";
 const CACHED: &str = "cached_tokens";
 
 impl Usage {
-    /// Reads a raw `usage` object. A count that is missing is 0.
-    fn read(raw: &RawValue) -> serde_json::Result<Self> {
-        let fields = Object::parse(raw.get())?;
-        let count = |key| fields.get(key).and_then(json::whole_number);
+    /// Reads a raw `usage` object. What is not an object, or does not say how many tokens were generated, counts nothing and is
+    /// no usage: what has to be known would pass for 0 otherwise. Of the other counts, one that is not a number is not there.
+    pub(super) fn read(raw: &RawValue) -> Option<Self> {
+        let fields = Object::parse(raw.get()).ok()?;
+        let count = |key| fields.get(key).and_then(json::whole_part);
         let detail = |details, key| {
             let object = Object::parse(fields.get(details)?.get()).ok()?;
-            object.get(key).and_then(json::whole_number)
+            object.get(key).and_then(json::whole_part)
         };
-        Ok(Self {
+        Some(Self {
             prompt_tokens: count("prompt_tokens").unwrap_or(0),
-            completion_tokens: count("completion_tokens").unwrap_or(0),
+            completion_tokens: count("completion_tokens")?,
             total_tokens: count("total_tokens").unwrap_or(0),
             reasoning_tokens: detail(COMPLETION_DETAILS, REASONING).or_else(|| count(REASONING)),
             cached_tokens: detail(PROMPT_DETAILS, CACHED),
@@ -136,6 +128,11 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// Nothing: the leg answers the client's own request from the start, so its own usage is the whole answer's.
+    pub fn nothing() -> Self {
+        Self { completion_tokens: 0, reasoning_tokens: 0, prompt: OriginalPrompt::LegMinus(0) }
+    }
+
     /// What `partial` holds, before a leg that continues it.
     ///
     /// The prompt's count is the one leg 1 reported, if any usage was seen; else it is estimated.
@@ -164,6 +161,9 @@ pub enum OriginalPrompt {
 ///
 /// `total` is the sum. `cached_tokens` stays below the prompt's count: a later leg finds the recovered text in the cache too.
 pub fn merge(leg: &Usage, recovered: &Recovered) -> Usage {
+    if *recovered == Recovered::nothing() {
+        return leg.clone();
+    }
     let prompt_tokens = match recovered.prompt {
         OriginalPrompt::Known(tokens) => tokens,
         OriginalPrompt::LegMinus(text) => leg.prompt_tokens.saturating_sub(text),

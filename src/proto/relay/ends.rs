@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::Relay;
 use super::events::Flow;
+use super::guard::Probation;
 use super::input::{Cause, Continuation, OnIncomplete};
-use super::next::{Next, Stop};
+use super::next::{AGAIN, Next, Stop};
 use super::output::{Action, LegStart, Note};
 use super::state::{LegState, Mirror, State};
 use crate::proto::chat::{self, ClientUsage, FinishReason, OriginalPrompt, Parsed, Recovered};
@@ -50,9 +51,7 @@ impl Relay {
         self.remember_for_mirror(&cause, event);
         match next {
             Ok(next) => {
-                if open {
-                    self.actions.push_back(Action::Abort);
-                }
+                self.actions.push_back(Action::Abort);
                 self.lost_at.get_or_insert(now);
                 self.begin(now, next);
             }
@@ -65,33 +64,64 @@ impl Relay {
             self.partial = held.before;
         }
         let Next { number, attempt, plan, body, seam } = next;
-        let splice = self.splice(seam);
-        self.partial.begin_leg();
+        let splice = self.splice(plan, seam);
         self.leg = LegState::new(number, attempt, plan, splice, now);
+        self.leg.body = body;
+        if plan != AGAIN {
+            self.leg.probation = Some(Probation::new(&self.partial));
+        }
+        self.partial.begin_leg();
+        self.usage_sent = false;
+        match self.policy.pause_before(attempt) {
+            Duration::ZERO => self.start(now),
+            pause => self.state = State::Waiting { until: now + pause },
+        }
+    }
+
+    /// Asks for the leg that has been prepared.
+    pub(super) fn start(&mut self, now: Duration) {
         self.state = State::Opening;
-        self.actions.push_back(Action::Start(LegStart { leg: number, attempt, plan, body }));
+        self.leg.started = now;
+        let LegState { number: leg, attempt, plan, .. } = self.leg;
+        let body = std::mem::take(&mut self.leg.body);
+        self.actions.push_back(Action::Start(LegStart { leg, attempt, plan, body }));
     }
 
     /// `None` while the client has got nothing that the next leg would have to fit.
-    fn splice(&self, seam: Seam) -> Option<Splice> {
-        let (request, head) = (self.request.as_ref()?, self.partial.head.clone()?);
-        let recovered = Recovered::of(&self.partial, request, &self.policy.ratios);
+    fn splice(&self, plan: &str, seam: Seam) -> Option<Splice> {
+        let request = self.request.as_ref().filter(|_| self.first_event_seen)?;
+        let recovered = match plan {
+            AGAIN => Recovered::nothing(),
+            _ => Recovered::of(&self.partial, request, &self.policy.ratios),
+        };
         let client = ClientUsage::of(request, self.partial.usage.is_some());
-        Some(Splice::new(head, self.partial.reasoning_field, seam, client, recovered))
+        let head = self.partial.head.clone().unwrap_or_default();
+        let splice = Splice::new(head, self.partial.reasoning_field, seam, client, recovered);
+        Some(if self.partial.has_role() { splice } else { splice.awaiting_role() })
     }
 
     /// No leg follows: the stream ends here, and says how.
     fn give_up(&mut self, failure: Failure<'_>, stop: Stop, sink: &mut dyn Sink) {
         let Failure { cause, event, open } = failure;
+        if let Stop::Fault(place) = stop {
+            self.note(Note::Fault { place });
+        }
         self.note(Note::NotContinued { why: stop.code() });
-        if stop == Stop::NoPlan(Refused::BudgetSpent { exact: true }) {
+        if stop == Stop::NoPlan(Refused::BudgetSpent { exact: true })
+            && let Some(head) = &self.partial.head
+        {
+            // Spent to the last token, and only the finish reason was lost.
+            let data = splice::finish_chunk(head, self.partial.shape(), &FinishReason::Length);
             if open {
                 self.actions.push_back(Action::Abort);
             }
-            return self.finish_as_length(sink);
+            sink.append(Record::Whole { event: None, data: &data });
+            return self.finish(true, sink);
         }
         self.release(Note::ToolCallsReleased, sink);
-        if self.policy.on_incomplete == OnIncomplete::Mirror {
+        // An engine's error about the request itself, before any text, is the answer to the request.
+        let is_the_answer = matches!(stop, Stop::RefusedByEngine(_)) && self.leg.splice.is_none() && event.is_some();
+        if is_the_answer || self.policy.on_incomplete == OnIncomplete::Mirror {
             return self.give_up_mirroring(event, open, sink);
         }
         if open {
@@ -105,14 +135,13 @@ impl Relay {
 
     fn give_up_mirroring(&mut self, event: Option<(Option<&str>, &[u8])>, open: bool, sink: &mut dyn Sink) {
         match event {
-            Some((name, data)) if open && self.leg.wrote => {
-                self.state = State::Mirroring { done: false };
+            // Only the client's own leg: a later one has another id, and what is wrong with it is not the first engine's doing.
+            Some((name, data)) if open && self.leg.splice.is_none() => {
                 let done = matches!(chat::parse(data), Ok(Parsed::Done));
-                if done {
-                    self.state = State::Mirroring { done };
-                } else {
+                if !done {
                     sink.append(Record::Whole { event: name, data });
                 }
+                self.state = State::Mirroring { done };
             }
             _ => {
                 if open {
@@ -128,28 +157,17 @@ impl Relay {
     }
 
     fn remember_for_mirror(&mut self, cause: &Cause, event: Option<(Option<&str>, &[u8])>) {
-        let first = self.mirror.is_none() || self.leg.wrote;
-        if self.policy.on_incomplete == OnIncomplete::Mirror && first {
+        if self.policy.on_incomplete == OnIncomplete::Mirror && self.leg.splice.is_none() {
+            // What an engine would have sent after its error or abort is not known: it was closed. So no `[DONE]` is made up.
             let end = match cause {
-                Cause::Reset | Cause::Eof | Cause::Broken(_) => MirroredEnd::Cut,
-                Cause::TooLong(_) | Cause::Stalled | Cause::Refused(_) => MirroredEnd::Cut,
-                Cause::TornEvent | Cause::CleanEnd | Cause::Malformed(_) => MirroredEnd::Clean,
-                Cause::ErrorEvent { .. } | Cause::Aborted | Cause::DoneWithoutFinish => MirroredEnd::Done,
-                Cause::EmptyStop | Cause::Restarted => MirroredEnd::Done,
+                Cause::DoneWithoutFinish => MirroredEnd::Done,
+                Cause::TornEvent | Cause::CleanEnd | Cause::ErrorEvent { .. } | Cause::Aborted => MirroredEnd::Clean,
+                _ => MirroredEnd::Cut,
             };
             let shown = event.filter(|_| *cause != Cause::DoneWithoutFinish);
             let event = shown.map(|(name, data)| (name.map(str::to_owned), data.to_vec()));
             self.mirror = Some(Mirror { event, end });
         }
-    }
-
-    /// The token budget is spent to the last token, and only the finish reason was lost.
-    fn finish_as_length(&mut self, sink: &mut dyn Sink) {
-        if let Some(head) = &self.partial.head {
-            let data = splice::finish_chunk(head, self.partial.shape(), &FinishReason::Length);
-            sink.append(Record::Whole { event: None, data: &data });
-        }
-        self.finish(true, sink);
     }
 
     /// The answer is whole. `repair`: the engine did not get to say so.

@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use super::Relay;
+use super::guard::{Verdict, guarded};
 use super::hold::Held;
 use super::input::{Cause, Continuation};
 use super::leg::Told;
 use super::output::Note;
 use super::state::{OutFrame, State};
-use crate::proto::chat::{self, Chunk, FinishReason, Malformed, Parsed};
-use crate::proto::record::{Record, Sink};
+use crate::proto::chat::{self, ChatRequest, Chunk, ChunkChoice, FinishReason, Malformed, Parsed};
+use crate::proto::record::{MirroredEnd, Record, Seal, Sink};
+use crate::proto::splice::Splice;
 use crate::proto::sse::Event;
-
-/// Events of one leg that are not chat chunks and are left out; with one more the leg has failed.
-const MAX_MALFORMED: u32 = 3;
 
 /// Whether the rest of a leg's bytes is still to be read.
 #[derive(PartialEq, Eq)]
@@ -35,6 +34,12 @@ impl Relay {
                 self.finish(false, sink);
                 Flow::Stop
             }
+            Told::Done if self.blind => {
+                // The engine has said all it had to say; whether that was a whole answer only the client can tell.
+                self.release(Note::ToolCallsReleased, sink);
+                self.seal_with(Seal::Mirrored(MirroredEnd::Done), sink);
+                Flow::Stop
+            }
             Told::Done => self.failed_at(now, Cause::DoneWithoutFinish, event, sink),
             Told::Error(error) => {
                 self.failed_at(now, Cause::ErrorEvent { code: error.code, message: error.message }, event, sink)
@@ -46,21 +51,23 @@ impl Relay {
     /// The fast path: one string in a frame that is known.
     fn on_text(&mut self, now: Duration, frame: usize, text: &[u8], event: &Event<'_>, sink: &mut dyn Sink) -> Flow {
         let (id, kind) = match self.leg.out.get(frame) {
-            Some(out) if self.held.is_none() => (out.id, out.kind),
+            // A frame is of the event's data; an event with a name is kept whole.
+            Some(out) if self.held.is_none() && event.event.is_none() => (out.id, out.kind),
             _ => return self.on_unframed(now, event, sink),
         };
         if self.partial.push_text(kind, text).is_err() {
             return self.on_unframed(now, event, sink); // a parse says what is wrong with it
         }
         match (id, self.leg.out.get(frame)) {
-            (None, Some(out)) => {
+            (None, Some(out)) if self.leg.splice.is_some() => {
                 let data = [&*out.frame.prefix, text, &*out.frame.suffix].concat();
                 sink.append(Record::Whole { event: event.event, data: &data });
             }
-            (None, None) => sink.append(Record::Whole { event: event.event, data: event.data }),
+            (None, _) => sink.append(Record::Whole { event: event.event, data: event.data }),
             (Some(frame), _) => sink.append(Record::Framed { frame, text }),
         }
         self.progressed(now, true);
+        self.continued(now);
         Flow::Read
     }
 
@@ -83,27 +90,58 @@ impl Relay {
         }
         let Some(splice) = self.leg.splice.as_mut() else {
             self.deliver(now, chunk, event.event, event.data, sink);
-            self.learn(event.data, event.data, sink);
+            // With usage in it, no event is like another.
+            if chunk.usage.is_none() {
+                self.learn(event, event.data, sink);
+            }
             return Flow::Read;
         };
-        let rewritten = match splice.rewrite(event.data) {
-            Ok(Some(rewritten)) => rewritten,
-            Ok(None) => {
+        match guarded("splice", || splice.rewrite(event.data)) {
+            Ok(Ok(Some(rewritten))) => self.on_rewritten(now, event, &rewritten, sink),
+            Ok(Ok(None)) => {
                 self.progressed(now, false);
-                return Flow::Read;
+                Flow::Read
             }
+            Ok(Err(why)) => self.on_malformed(now, why, event, sink),
+            Err(place) => self.failed_at(now, Cause::Fault(place), event, sink),
+        }
+    }
+
+    /// A later leg's event in the form that the client is to see.
+    fn on_rewritten(&mut self, now: Duration, event: &Event<'_>, rewritten: &[u8], sink: &mut dyn Sink) -> Flow {
+        let chunk = match chat::parse(rewritten) {
+            Ok(Parsed::Chunk(chunk)) => chunk,
+            Ok(_) => return Flow::Read,
             Err(why) => return self.on_malformed(now, why, event, sink),
         };
-        let settled = splice.is_settled();
-        match chat::parse(&rewritten) {
-            Ok(Parsed::Chunk(chunk)) => self.deliver(now, &chunk, event.event, &rewritten, sink),
-            Ok(_) => {}
-            Err(why) => return self.on_malformed(now, why, event, sink),
+        if let Some(probation) = &mut self.leg.probation {
+            match probation.judge(&chunk) {
+                Verdict::Restarted => return self.failed_at(now, Cause::Restarted, event, sink),
+                Verdict::Repeats => {
+                    probation.held.push((event.event.map(str::to_owned), rewritten.to_vec()));
+                    self.progressed(now, false);
+                    return Flow::Read;
+                }
+                Verdict::GoesOn if probation.is_silent() => {}
+                Verdict::GoesOn => self.pass_probation(now, sink),
+            }
         }
-        if settled {
-            self.learn(event.data, &rewritten, sink);
+        self.deliver(now, &chunk, event.event, rewritten, sink);
+        let settled = self.leg.probation.is_none() && self.leg.splice.as_ref().is_some_and(Splice::is_settled);
+        if settled && chunk.usage.is_none() {
+            self.learn(event, rewritten, sink);
         }
         Flow::Read
+    }
+
+    /// The leg goes on where the answer was cut: what was held back until that was clear is passed on.
+    fn pass_probation(&mut self, now: Duration, sink: &mut dyn Sink) {
+        let Some(probation) = self.leg.probation.take() else { return };
+        for (event, data) in &probation.held {
+            if let Ok(Parsed::Chunk(chunk)) = chat::parse(data) {
+                self.deliver(now, &chunk, event.as_deref(), data, sink);
+            }
+        }
     }
 
     /// A continuation whose first word is `stop`. Right if the cut came between the last text and the finish reason; wrong if
@@ -112,6 +150,7 @@ impl Relay {
         self.leg.number > 1
             && !self.leg.wrote
             && !self.empty_stop
+            && self.leg.attempt < self.policy.attempts
             && self.known().has_text()
             && chunk.choices.iter().any(|choice| choice.finish_reason == Some(FinishReason::Stop))
             && !chunk.choices.iter().any(|choice| choice.has_output())
@@ -131,7 +170,12 @@ impl Relay {
             self.held = Some(Held::new(self.partial.clone()));
         }
         self.partial.fold(chunk);
-        self.usage_sent |= chunk.choices.is_empty() && chunk.usage.is_some();
+        let finishes = |choice: &ChunkChoice<'_>| choice.finish_reason.is_some();
+        // Beside the finish reason it is the whole answer's, unless every chunk has some.
+        let last = chunk.choices.iter().all(finishes) && (chunk.choices.is_empty() || !self.counts_along());
+        self.usage_sent |= chunk.usage.is_some() && last;
+        // A reason that is not in the list has been shown now, so there can be no other after it.
+        self.blind |= chunk.choices.iter().any(|choice| matches!(choice.finish_reason, Some(FinishReason::Other(_))));
         let holding = match (&mut self.held, self.policy.tool_buffer) {
             (Some(held), Some(limit)) => Some(held.push(event, data, limit)),
             _ => None,
@@ -144,12 +188,21 @@ impl Relay {
                 self.release(Note::ToolBufferFull, sink);
             }
         }
-        if self.partial.is_finished() {
+        // A choice that nobody asked for may begin after the others have ended.
+        self.state = if self.partial.is_finished() { State::Tail } else { State::Streaming };
+        if self.state == State::Tail {
             self.release(Note::ToolCallsReleased, sink);
-            self.state = State::Tail;
         }
-        let wrote = chunk.choices.iter().any(|choice| choice.has_output() || choice.finish_reason.is_some());
-        self.progressed(now, wrote && self.held.is_none());
+        let shown = self.held.is_none();
+        let wrote = chunk.choices.iter().any(|choice| choice.has_output() || finishes(choice));
+        self.progressed(now, wrote && shown);
+        if shown && chunk.choices.iter().any(ChunkChoice::has_output) {
+            self.continued(now);
+        }
+    }
+
+    fn counts_along(&self) -> bool {
+        self.request.as_ref().is_some_and(ChatRequest::continuous_usage)
     }
 
     /// A data event has come; `wrote` when it brought something of the answer to the client.
@@ -160,37 +213,56 @@ impl Relay {
             self.first_event_seen = true;
             self.note(Note::FirstEvent { after: now });
         }
-        if wrote {
-            self.leg.wrote = true;
-            if let Some(lost_at) = self.lost_at.take() {
-                let (leg, plan) = (self.leg.number, self.leg.plan);
-                self.note(Note::Continued { leg, plan, gap: now.saturating_sub(lost_at) });
-            }
+        self.leg.wrote |= wrote;
+    }
+
+    /// Text flows again, if it had stopped.
+    fn continued(&mut self, now: Duration) {
+        if let Some(lost_at) = self.lost_at.take() {
+            let (leg, plan) = (self.leg.number, self.leg.plan);
+            self.note(Note::Continued { leg, plan, gap: now.saturating_sub(lost_at) });
         }
     }
 
     /// Remembers the frame of an event and what it became, so that the next one like it needs no parse.
-    fn learn(&mut self, data: &[u8], rewritten: &[u8], sink: &mut dyn Sink) {
+    fn learn(&mut self, event: &Event<'_>, rewritten: &[u8], sink: &mut dyn Sink) {
+        if event.event.is_some() || self.leg.frames.find(event.data).is_some() {
+            return;
+        }
         let Some(out) = chat::learn(rewritten) else { return };
-        if self.leg.frames.learn(data).is_some() {
-            let id = sink.define(out.frame.clone());
-            self.leg.out.push(OutFrame { id, kind: out.kind, frame: out.frame });
+        let own = if self.leg.splice.is_some() { chat::learn(event.data) } else { Some(out.clone()) };
+        let Some(own) = own else { return };
+        let number = self.leg.frames.remember(own);
+        let out = OutFrame { id: sink.define(out.frame.clone()), kind: out.kind, frame: out.frame };
+        match self.leg.out.get_mut(number) {
+            Some(old) => *old = out,
+            None => self.leg.out.push(out),
         }
     }
 
-    /// Not a chat chunk. Without a continuation to protect it goes through as it is; otherwise it is left out and noted, and a
-    /// leg that sends several has failed.
+    /// Not a chat chunk. It may hold a piece of the answer, so it is never just left out: where the answer can be continued the
+    /// leg has failed; where it cannot, the client gets the event as it is, and the partial, which lacks it, is not to be
+    /// continued later either. Noted once: an engine may send nothing else.
     fn on_malformed(&mut self, now: Duration, why: Malformed, event: &Event<'_>, sink: &mut dyn Sink) -> Flow {
-        self.note(Note::Malformed { leg: self.leg.number, why: why.clone() });
-        self.leg.malformed += 1;
-        if self.request.is_none() || self.excluded.is_some() || self.policy.continuation != Continuation::On {
-            sink.append(Record::Whole { event: event.event, data: event.data });
-            Flow::Read
-        } else if self.leg.malformed > MAX_MALFORMED {
-            self.failed_at(now, Cause::Malformed(why), event, sink)
-        } else {
-            Flow::Read
+        let ours = self.leg.splice.is_some();
+        // Events without data say nothing, and what follows a finished answer is not of it.
+        let says_nothing = event.data.trim_ascii().is_empty() || self.partial.is_finished();
+        if ours && says_nothing {
+            return Flow::Read;
         }
+        if !says_nothing {
+            if !self.blind {
+                self.note(Note::Malformed { leg: self.leg.number, why: why.clone() });
+            }
+            let cause = Cause::Malformed(why);
+            if ours || (self.policy.continuation == Continuation::On && self.next(&cause).is_ok()) {
+                return self.failed_at(now, cause, event, sink);
+            }
+            self.blind = true;
+        }
+        self.release(Note::ToolCallsReleased, sink);
+        sink.append(Record::Whole { event: event.event, data: event.data });
+        Flow::Read
     }
 
     fn mirror_event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {

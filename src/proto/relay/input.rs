@@ -34,6 +34,10 @@ pub struct Policy {
     pub max_legs: u32,
     /// Most tries of one leg before it has written anything; at least 1.
     pub attempts: u32,
+    /// The pause before the third try of a leg; it doubles with each further one. The second try follows at once.
+    pub backoff: Duration,
+    /// The longest pause between two tries.
+    pub backoff_max: Duration,
     /// A leg that has sent a data event and then nothing for this long has stalled.
     pub idle: Duration,
     /// Hold back tool calls until they are whole, up to this many bytes; `None`: pass them on as they come.
@@ -54,12 +58,24 @@ impl Default for Policy {
             continuation: Continuation::On,
             max_legs: 2,
             attempts: 3,
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(8),
             idle: Duration::from_secs(20),
             tool_buffer: None,
             on_incomplete: OnIncomplete::Error,
             ratios: Ratios::default(),
             force: false,
             max_event: crate::proto::sse::DEFAULT_MAX_EVENT,
+        }
+    }
+}
+
+impl Policy {
+    /// The pause before this try of a leg, counted from 1.
+    pub(super) fn pause_before(&self, attempt: u32) -> Duration {
+        match attempt.checked_sub(3) {
+            None => Duration::ZERO,
+            Some(doublings) => self.backoff.saturating_mul(1 << doublings.min(16)).min(self.backoff_max),
         }
     }
 }
@@ -91,7 +107,7 @@ pub enum Refusal {
     },
 }
 
-/// Why a leg failed. All of these are the engine's fault or the network's between it and Baton.
+/// Why a leg failed. All of these but [`Cause::Fault`] are the engine's fault or the network's between it and Baton.
 ///
 /// `Display` is for the client: it names neither addresses nor anything an engine said but its own error event. `Debug` is for
 /// the log.
@@ -128,6 +144,8 @@ pub enum Cause {
     EmptyStop,
     /// A continuation that began the answer anew instead of going on.
     Restarted,
+    /// Baton's own fault: code that only continuations need has panicked; what it was to do.
+    Fault(&'static str),
     /// A continuation that did not answer with an event stream.
     Refused(Refusal),
 }
@@ -149,6 +167,7 @@ impl Cause {
             Cause::Malformed(_) => "malformed",
             Cause::EmptyStop => "empty_stop",
             Cause::Restarted => "restarted",
+            Cause::Fault(_) => "fault",
             Cause::Refused(Refusal::Unreachable(_)) => "unreachable",
             Cause::Refused(Refusal::Status { .. }) => "refused",
         }
@@ -174,6 +193,7 @@ impl fmt::Display for Cause {
             Cause::Malformed(_) => f.write_str("the engine sent something that is not a chat chunk"),
             Cause::EmptyStop => f.write_str("the continuation stopped at once without any text"),
             Cause::Restarted => f.write_str("the continuation began the answer anew"),
+            Cause::Fault(_) => f.write_str("the continuation failed by a fault inside Baton"),
             Cause::Refused(Refusal::Unreachable(_)) => f.write_str("no engine could be reached"),
             Cause::Refused(Refusal::Status { status, .. }) => write!(f, "the engine answered {status}"),
         }

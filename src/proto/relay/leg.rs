@@ -3,8 +3,8 @@
 use crate::proto::chat::{self, Chunk, EngineError, LearnedFrame, Malformed, Parsed, Partial, TextKind};
 use crate::proto::sse::{Decoder, Item, TooLong};
 
-/// Most frames remembered per leg. A normal leg has two (reasoning, content); an engine whose frame changes with every event
-/// is parsed in full.
+/// Most frames remembered per leg. A leg has two at a time (reasoning, content), but on SGLang (0.5.23, serving_chat.py) `created`
+/// is the time of the event, so that every second brings new ones; the oldest make room.
 const MAX_FRAMES: usize = 8;
 
 /// The frames of one leg.
@@ -12,6 +12,7 @@ const MAX_FRAMES: usize = 8;
 pub struct KnownFrames {
     frames: Vec<LearnedFrame>,
     last: usize,
+    oldest: usize,
 }
 
 impl KnownFrames {
@@ -31,19 +32,17 @@ impl KnownFrames {
         None
     }
 
-    /// Remembers the frame of `data`, if it has one and there is room. Returns its number.
-    pub fn learn(&mut self, data: &[u8]) -> Option<usize> {
-        if self.frames.len() == MAX_FRAMES {
-            return None;
+    /// Remembers a frame, and forgets the oldest if there are too many. Returns its number, which may have been another's.
+    pub fn remember(&mut self, frame: LearnedFrame) -> usize {
+        if self.frames.len() < MAX_FRAMES {
+            self.last = self.frames.len();
+            self.frames.push(frame);
+        } else {
+            self.last = self.oldest;
+            self.frames[self.last] = frame;
+            self.oldest = (self.oldest + 1) % MAX_FRAMES;
         }
-        self.frames.push(chat::learn(data)?);
-        self.last = self.frames.len() - 1;
-        Some(self.last)
-    }
-
-    /// The frame of this number.
-    pub fn get(&self, number: usize) -> Option<&LearnedFrame> {
-        self.frames.get(number)
+        self.last
     }
 }
 
@@ -130,9 +129,12 @@ impl LegTracker {
             match Told::read(&mut self.frames, event.data) {
                 Told::Chunk(chunk) => {
                     self.partial.fold(&chunk);
-                    self.frames.learn(event.data);
+                    if let Some(frame) = chat::learn(event.data) {
+                        self.frames.remember(frame);
+                    }
                 }
-                Told::Error(_) => self.error = true,
+                // After the last finish reason it changes nothing.
+                Told::Error(_) => self.error |= !self.partial.is_finished(),
                 // Text of a known frame can neither begin nor end a choice.
                 Told::Text { .. } | Told::Done | Told::Malformed(_) => {}
             }

@@ -6,6 +6,7 @@
 
 mod ends;
 mod events;
+mod guard;
 mod hold;
 mod input;
 mod leg;
@@ -43,7 +44,8 @@ const TAIL_WAIT: Duration = Duration::from_secs(5);
 ///    │  │ handle_refused           │  └─────────┐ no way on          │
 ///    │  ▼                          ▼            ▼                    ▼
 ///    └─ another leg ◄────────── failed ──► Mirroring ────────────► Sealed
-///         (Start)                  │        (only on_incomplete: mirror)
+///       (Start; Waiting before     │        (on_incomplete: mirror, and errors that are about
+///        the third try and later)  │         the request itself)
 ///                                  └── no way on: incomplete ───────► Sealed
 /// ```
 ///
@@ -68,8 +70,12 @@ pub struct Relay {
     lost_at: Option<Duration>,
     /// A continuation has said `stop` at once, and another one is asked whether that is true.
     empty_stop: bool,
+    /// This leg has sent the usage of the whole answer.
     usage_sent: bool,
     first_event_seen: bool,
+    /// Something was passed on that was not understood: the partial is not the answer, and will not be continued.
+    blind: bool,
+    /// How the stream ended; set with [`State::Sealed`].
     sealed: Option<Seal>,
 }
 
@@ -102,8 +108,15 @@ impl Relay {
             empty_stop: false,
             usage_sent: false,
             first_event_seen: false,
+            blind: false,
             sealed: None,
         }
+    }
+
+    /// The answer has this many choices, where the relay has no request to know it from.
+    pub fn expecting(mut self, choices: usize) -> Self {
+        self.partial = Partial::new(choices);
+        self
     }
 
     /// The leg that was asked for has answered with an event stream.
@@ -123,7 +136,7 @@ impl Relay {
 
     /// The next bytes of the leg's response body, split anywhere.
     pub fn handle_bytes(&mut self, now: Duration, bytes: &[u8], sink: &mut dyn Sink) {
-        if matches!(self.state, State::Opening | State::Sealed) {
+        if matches!(self.state, State::Waiting { .. } | State::Opening | State::Sealed) {
             return;
         }
         let Some(mut decoder) = self.leg.decoder.take() else { return };
@@ -148,7 +161,7 @@ impl Relay {
     pub fn handle_end(&mut self, now: Duration, end: LegEnd, sink: &mut dyn Sink) {
         let torn = self.leg.decoder.take().is_some_and(|decoder| decoder.is_mid_event());
         match self.state {
-            State::Opening | State::Sealed => {}
+            State::Waiting { .. } | State::Opening | State::Sealed => {}
             State::Tail => self.finish(true, sink),
             State::Mirroring { done } => {
                 let end = match end {
@@ -176,6 +189,7 @@ impl Relay {
         let leg = &self.leg;
         match self.state {
             State::Sealed | State::Mirroring { .. } => None,
+            State::Waiting { until } => Some(until),
             State::Tail => Some(leg.last_data.unwrap_or(leg.started) + self.policy.idle.min(TAIL_WAIT)),
             State::Opening | State::Streaming if leg.stall_accepted => None,
             State::Opening | State::Streaming => match leg.last_data {
@@ -194,6 +208,7 @@ impl Relay {
         }
         let stalled = Failure { cause: Cause::Stalled, event: None, open: true };
         match self.state {
+            State::Waiting { .. } => self.start(now),
             State::Tail => {
                 self.actions.push_back(Action::Abort);
                 self.finish(true, sink);

@@ -3,10 +3,14 @@
 use std::fmt;
 
 use super::Relay;
+use super::guard::guarded;
 use super::input::{Cause, Continuation, Refusal};
 use crate::proto::chat::Partial;
 use crate::proto::resume::{self, Budget, Refused};
 use crate::proto::splice::Seam;
+
+/// The plan of a leg that is the client's own request once more.
+pub(super) const AGAIN: &str = "again";
 
 /// The leg to come.
 #[derive(Debug)]
@@ -29,6 +33,10 @@ pub(super) enum Stop {
     Attempts(u32),
     /// An engine answered a continuation with a status that another try would only repeat.
     RefusedByEngine(u16),
+    /// The stream holds something that was not understood.
+    NotUnderstood,
+    /// Planning, or what came of it, failed by our own fault; where.
+    Fault(&'static str),
     /// No plan fits.
     NoPlan(Refused),
 }
@@ -40,6 +48,8 @@ impl Stop {
             Stop::MaxLegs(_) => "max_legs",
             Stop::Attempts(_) => "attempts",
             Stop::RefusedByEngine(_) => "refused_by_engine",
+            Stop::NotUnderstood => "not_understood",
+            Stop::Fault(_) => "fault",
             Stop::NoPlan(refused) => refused.code(),
         }
     }
@@ -52,6 +62,8 @@ impl fmt::Display for Stop {
             Stop::MaxLegs(legs) => write!(f, "{legs} engines in a row have failed, which is as many as may be tried"),
             Stop::Attempts(tries) => write!(f, "no engine took it over in {tries} tries"),
             Stop::RefusedByEngine(status) => write!(f, "the engine that was asked to go on answered {status}"),
+            Stop::NotUnderstood => f.write_str("the engine sent something that Baton does not understand"),
+            Stop::Fault(_) => f.write_str("a fault inside Baton stood in the way"),
             Stop::NoPlan(refused) => refused.fmt(f),
         }
     }
@@ -66,16 +78,22 @@ impl Relay {
         if let Some(excluded) = &self.excluded {
             return Err(Stop::NoPlan(Refused::Excluded(*excluded)));
         }
+        if self.blind {
+            return Err(Stop::NotUnderstood);
+        }
         let (number, attempt) = self.number_of_next(cause)?;
         let partial = self.known();
-        if self.held.is_none() && has_nothing(partial) {
-            // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
-            let body = request.to_bytes();
-            return Ok(Next { number, attempt, plan: "again", body, seam: Seam::default() });
-        }
         let rid = format!("{}-{number}-{attempt}", self.rid);
+        if let Some(blank) = partial.only_white_space().filter(|_| self.held.is_none()) {
+            // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
+            let body = resume::again(request, &self.engine, &rid);
+            let seam = Seam { trimmed: blank.to_owned(), ..Seam::default() };
+            return Ok(Next { number, attempt, plan: AGAIN, body, seam });
+        }
         let budget = Budget { ratios: &self.policy.ratios, rid: &rid, force: self.policy.force };
-        let plan = resume::plan(request, partial, &self.family, &self.engine, &budget).map_err(Stop::NoPlan)?;
+        let plan = guarded("plan", || resume::plan(request, partial, &self.family, &self.engine, &budget))
+            .map_err(Stop::Fault)?
+            .map_err(Stop::NoPlan)?;
         Ok(Next { number, attempt, plan: plan.kind.name(), body: plan.body, seam: plan.seam })
     }
 
@@ -85,26 +103,28 @@ impl Relay {
     }
 
     fn number_of_next(&self, cause: &Cause) -> Result<(u32, u32), Stop> {
+        if let Cause::Fault(place) = cause {
+            return Err(Stop::Fault(place));
+        }
         if self.leg.wrote {
             if self.leg.number >= self.policy.max_legs {
                 return Err(Stop::MaxLegs(self.leg.number));
             }
             return Ok((self.leg.number + 1, 1));
         }
-        if let Cause::Refused(Refusal::Status { status, .. }) = cause
-            && is_about_the_request(*status)
-        {
-            return Err(Stop::RefusedByEngine(*status));
+        let status = match cause {
+            Cause::Refused(Refusal::Status { status, .. }) => Some(*status),
+            Cause::ErrorEvent { code, .. } => code.as_deref().and_then(|code| code.parse().ok()),
+            _ => None,
+        };
+        if let Some(status) = status.filter(|status| is_about_the_request(*status)) {
+            return Err(Stop::RefusedByEngine(status));
         }
         if self.leg.attempt >= self.policy.attempts {
             return Err(Stop::Attempts(self.leg.attempt));
         }
         Ok((self.leg.number, self.leg.attempt + 1))
     }
-}
-
-fn has_nothing(partial: &Partial) -> bool {
-    !partial.has_text() && !partial.has_tool_call()
 }
 
 /// A status that speaks of the request itself and not of the engine's state, so that another engine would say the same.

@@ -13,7 +13,8 @@ pub enum Action {
     /// Open a leg with this request. Nothing is open when this comes; the shell answers with
     /// [`handle_opened`](super::Relay::handle_opened) or [`handle_refused`](super::Relay::handle_refused).
     Start(LegStart),
-    /// Close the current leg's connection, which makes the engine stop. Nothing more of it may be handed in.
+    /// Give up the current leg: close its connection, if it is still open, which makes the engine stop. Nothing more of it may be
+    /// handed in.
     Abort,
     /// Something happened that is worth a line in the log and a count.
     Note(Note),

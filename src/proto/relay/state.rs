@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::guard::Probation;
 use super::leg::KnownFrames;
 use crate::proto::chat::TextKind;
 use crate::proto::record::{Frame, FrameId, MirroredEnd};
@@ -11,13 +12,18 @@ use crate::proto::sse::Decoder;
 /// Where a stream is. The diagram stands above [`Relay`](super::Relay).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
+    /// The next try of a leg is due at this time.
+    Waiting {
+        /// Since the stream's start.
+        until: Duration,
+    },
     /// A leg has been asked for and has not answered yet.
     Opening,
     /// A leg is open and the answer is not finished.
     Streaming,
     /// Every choice has its finish reason; usage and `[DONE]` may still come.
     Tail,
-    /// The answer is lost and the engine's remaining events are passed on as they come (`on_incomplete: mirror`).
+    /// The answer is lost and the engine's remaining events are passed on as they come.
     Mirroring {
         /// The engine has sent `[DONE]`.
         done: bool,
@@ -35,6 +41,8 @@ pub(super) struct LegState {
     pub(super) attempt: u32,
     /// How it continues; `"first"` for the client's own request.
     pub(super) plan: &'static str,
+    /// The request to open it with; taken when it is asked for.
+    pub(super) body: Vec<u8>,
     /// Taken out while bytes are being read.
     pub(super) decoder: Option<Decoder>,
     pub(super) frames: KnownFrames,
@@ -44,8 +52,8 @@ pub(super) struct LegState {
     pub(super) splice: Option<Splice>,
     /// Something of the answer (text, tool call, finish reason) has come of this leg. An opening role event is not of it.
     pub(super) wrote: bool,
-    /// Malformed events so far.
-    pub(super) malformed: u32,
+    /// Until a continuation has shown that it goes on and does not begin anew; `None` for a leg that need not show it.
+    pub(super) probation: Option<Probation>,
     /// When the leg was asked for, since the stream's start.
     pub(super) started: Duration,
     /// When its last data event came; `None` before the first.
@@ -69,12 +77,13 @@ impl LegState {
             number,
             attempt,
             plan,
+            body: Vec::new(),
             decoder: None,
             frames: KnownFrames::default(),
             out: Vec::new(),
             splice,
             wrote: false,
-            malformed: 0,
+            probation: None,
             started: now,
             last_data: None,
             stall_accepted: false,

@@ -7,25 +7,30 @@ use super::{Refused, Words, engine};
 use crate::proto::chat::json::{Object, is_null, raw_text, whole_number};
 use crate::proto::chat::{ChatRequest, Partial, Ratios};
 
-/// Limits of the whole answer; each is lessened by all tokens generated, and none is added.
-const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+/// Limits of the whole answer; each is lessened by all tokens generated, and none is added. Of two that are sent the first one is
+/// in effect (vLLM 0.33, chat_completion/protocol.py; SGLang 0.5.23, `max_completion_tokens or max_tokens`).
+const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 
 /// What is left of the request's token limits. Fields that the client did not send are not in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left(Vec<(&'static str, u64)>);
 
 impl Left {
-    /// Both limits, if both were sent; `min_tokens` and vLLM's `thinking_token_budget`, which count a leg's own tokens (vLLM
-    /// 0.33, `sampling_params.py`), down to 0.
+    /// Both limits, if both were sent: the one in effect says whether anything is left, the other one stays at least 1. Also
+    /// `min_tokens` and vLLM's `thinking_token_budget`, which count a leg's own tokens (vLLM 0.33, `sampling_params.py`), down
+    /// to 0.
     pub(super) fn of(request: &ChatRequest, partial: &Partial, ratios: &Ratios) -> Result<Self, Refused> {
         let generated = partial.completion_tokens(ratios);
         let sent = |key: &'static str| Some((key, request.get(key).and_then(whole_number)?));
         let mut left = Vec::new();
-        for (key, limit) in LIMITS.into_iter().filter_map(sent) {
-            match limit.saturating_sub(generated.tokens) {
-                0 => return Err(Refused::BudgetSpent { exact: generated.exact }),
-                rest => left.push((key, rest)),
+        // SGLang takes 0 for no limit.
+        for (key, limit) in LIMITS.into_iter().filter_map(sent).filter(|(_, limit)| *limit > 0) {
+            let rest = limit.saturating_sub(generated.tokens);
+            if rest == 0 && left.is_empty() {
+                // What may be the beginning of a stop string is withheld, so the text may be shorter than the tokens.
+                return Err(Refused::BudgetSpent { exact: generated.exact && !request.has_stop() });
             }
+            left.push((key, rest.max(1)));
         }
         let floors =
             [("min_tokens", generated.tokens), ("thinking_token_budget", partial.reasoning_tokens(ratios).tokens)];

@@ -27,6 +27,7 @@ use thiserror::Error;
 
 use self::body::Left;
 use self::family::{Form, Forms, Marks, OneString, Opening, Spec, SwitchOff, Thinking};
+use super::chat::json::is_null;
 use super::chat::{ChatRequest, Exclusion, Partial, Ratios};
 use super::splice::Seam;
 
@@ -83,13 +84,24 @@ pub enum Refused {
     /// The answer has output that is neither text nor a tool call.
     #[error("the answer has parts that are not text")]
     NotText,
-    /// There is no text yet.
+    /// There is no text yet, or only white space of a model that may be about to think.
     #[error("there is no text to continue from")]
     NothingToContinue,
+    /// The answer went back to thinking after it had begun: no form of a last message holds that.
+    #[error("thinking and answer alternate")]
+    Interleaved,
+    /// A text contains one of the family's marks as text, which would become a mark once it is handed back. Or the answer begins
+    /// with one, and it cannot be told whether that is thinking which no parser took out.
+    #[error("the text contains a mark of the family's thinking")]
+    MarkInText,
+    /// The client's last message is an assistant's, and the engine turned it into a user's for leg 1: behind another message
+    /// it would be an assistant's, so the prompt would not be the one that the answer belongs to.
+    #[error("the engine took the client's last message, an assistant's, for a user's")]
+    AssistantLast,
     /// As many tokens as the request allows have been generated.
     #[error("the token budget is spent")]
     BudgetSpent {
-        /// Whether the engines counted the tokens; otherwise it is an estimate.
+        /// Whether the engines counted the tokens and all their text is there; otherwise it is an estimate, or text may be missing.
         exact: bool,
     },
     /// Through this engine's prompt the family's unfinished thinking would be closed or lost.
@@ -118,6 +130,9 @@ impl Refused {
             Self::ToolCallShown => "tool_call_shown",
             Self::NotText => "not_text",
             Self::NothingToContinue => "nothing_to_continue",
+            Self::Interleaved => "interleaved",
+            Self::MarkInText => "mark_in_text",
+            Self::AssistantLast => "assistant_last",
             Self::BudgetSpent { .. } => "budget_spent",
             Self::ThinkingCloses => "thinking_closes",
             Self::UnexpectedThinking => "unexpected_thinking",
@@ -130,7 +145,10 @@ impl Refused {
     /// Whether [`Budget::force`] overrides this: a judgement about templates and engines that an operator may know better.
     /// The others say that there is nothing to continue or that continuing would do harm.
     pub fn yields_to_force(&self) -> bool {
-        matches!(self, Self::ThinkingCloses | Self::FlagIgnored | Self::MarkRepeats)
+        matches!(
+            self,
+            Self::ThinkingCloses | Self::FlagIgnored | Self::MarkRepeats | Self::MarkInText | Self::AssistantLast
+        )
     }
 }
 
@@ -153,11 +171,25 @@ pub fn plan(
         return Err(Refused::Excluded(exclusion));
     }
     let spec = family.spec();
-    let found = Found::of(partial, spec.marks.as_ref())?;
+    let found = Found::of(partial, spec, request)?;
     let left = Left::of(request, partial, budget.ratios)?;
+    let turned = engine.spec().assistant_becomes_user && request.last_role().as_deref() == Some("assistant");
+    refuse_if(turned, Refused::AssistantLast, budget.force)?;
     let words = compose(&found, spec, engine.spec(), budget.force)?;
     let body = body::write(request, &words, &left, engine.spec(), budget.rid);
     Ok(Plan { kind: PlanKind::ChatContinue, body, seam: words.seam })
+}
+
+/// The client's own request once more, for an answer of which nothing has been delivered: as the client sent it, except that a
+/// request id of the client's own becomes `rid` where the engine wants a fresh one. Leg 1 may still hold the client's, and one
+/// that is in use twice is an error (SGLang 0.5.23).
+pub fn again(request: &ChatRequest, engine: &Engine, rid: &str) -> Vec<u8> {
+    let mut request = request.clone();
+    let own = engine.spec().request_id.filter(|key| request.get(key).is_some_and(|id| !is_null(id)));
+    if let Some(key) = own {
+        request.set(key, rid);
+    }
+    request.to_bytes()
 }
 
 /// Where the stream broke.
@@ -169,15 +201,18 @@ enum State<'p> {
     Answering { reasoning: &'p str, content: &'p str },
 }
 
-/// A state, and whether its thinking was found inside the content.
+/// A state, and where its thinking was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found<'p> {
     state: State<'p>,
-    inline: bool,
+    /// The thinking stood in the content, behind an opening mark of its own or of the prompt's.
+    inline: Option<Opening>,
+    /// A mark is where none belongs.
+    marked: bool,
 }
 
 impl<'p> Found<'p> {
-    fn of(partial: &'p Partial, marks: Option<&Marks>) -> Result<Self, Refused> {
+    fn of(partial: &'p Partial, family: &Spec, request: &ChatRequest) -> Result<Self, Refused> {
         if partial.has_tool_call() {
             return Err(Refused::ToolCallShown);
         }
@@ -187,18 +222,56 @@ impl<'p> Found<'p> {
         if partial.is_finished() {
             return Err(Refused::Finished);
         }
+        if partial.is_interleaved() {
+            return Err(Refused::Interleaved);
+        }
         let choice = partial.first().ok_or(Refused::NothingToContinue)?;
-        let (reasoning, content) = (choice.reasoning.as_str(), choice.content.as_str());
-        let inline = marks.filter(|_| reasoning.is_empty()).and_then(|marks| marks.split(content));
-        let state = match inline {
-            Some((reasoning, None)) => State::Thinking { reasoning },
-            Some((reasoning, Some(content))) => State::Answering { reasoning, content },
-            None if !content.is_empty() => State::Answering { reasoning, content },
-            None if !reasoning.is_empty() => State::Thinking { reasoning },
-            None => return Err(Refused::NothingToContinue),
+        let (reasoning, content) = (choice.reasoning.as_str(), choice.answer());
+        let found = match &family.marks {
+            Some(marks) if reasoning.is_empty() => Self::in_content(content, marks, family.opens_block(request)),
+            marks => Self::apart(reasoning, content, marks.as_ref()),
         };
-        Ok(Self { state, inline: inline.is_some() })
+        found.ok_or(Refused::NothingToContinue)
     }
+
+    /// In the two texts, as a reasoning parser has parted them.
+    fn apart(reasoning: &'p str, content: &'p str, marks: Option<&Marks>) -> Option<Self> {
+        let state = match (reasoning, content) {
+            ("", "") => return None,
+            (_, "") => State::Thinking { reasoning },
+            _ => State::Answering { reasoning, content },
+        };
+        let marked = marks.is_some_and(|marks| marks.stand_in(reasoning) || marks.stand_in(content));
+        Some(Self { state, inline: None, marked })
+    }
+
+    /// In the content alone, of a model that may think: there was no thinking, or no parser took it out.
+    fn in_content(content: &'p str, marks: &Marks, opened: bool) -> Option<Self> {
+        let start = content.trim_start();
+        if start.is_empty() {
+            return None;
+        }
+        let (inline, inside) = match start.strip_prefix(marks.open) {
+            Some(inside) => (Opening::Written, inside),
+            None if opened && content.contains(marks.close) => (Opening::InPrompt, content),
+            None => {
+                let found = Self::apart("", content, Some(marks))?;
+                return Some(Self { marked: found.marked || marks.open.starts_with(start), ..found });
+            }
+        };
+        let (state, texts) = match inside.split_once(marks.close) {
+            // Here the model itself has ended its thinking, so the answer has begun even without a word of it.
+            Some((reasoning, content)) => (State::Answering { reasoning, content }, [reasoning, content]),
+            None => (State::Thinking { reasoning: inside }, [inside, ""]),
+        };
+        let marked = texts.into_iter().any(|text| marks.stand_in(text));
+        Some(Self { state, inline: Some(inline), marked })
+    }
+}
+
+/// `why`, if it applies and is not overridden.
+fn refuse_if(applies: bool, why: Refused, force: bool) -> Result<(), Refused> {
+    if applies && !(force && why.yields_to_force()) { Err(why) } else { Ok(()) }
 }
 
 /// What the family and the engine together make of a partial.
@@ -214,17 +287,16 @@ struct Words {
 }
 
 fn compose(found: &Found<'_>, family: &Spec, engine: &engine::Spec, force: bool) -> Result<Words, Refused> {
-    let refuse_if = |broken: bool, why: Refused| match broken && !(force && why.yields_to_force()) {
-        true => Err(why),
-        false => Ok(()),
-    };
-    refuse_if(engine.flag_ignored_by.contains(&family.renderer), Refused::FlagIgnored)?;
-    refuse_if(found.inline && family.repeats_mark, Refused::MarkRepeats)?;
+    refuse_if(engine.flag_ignored_by.contains(&family.renderer), Refused::FlagIgnored, force)?;
+    refuse_if(found.inline == Some(Opening::Written) && family.repeats_mark, Refused::MarkRepeats, force)?;
+    refuse_if(found.marked, Refused::MarkInText, force)?;
     let forms = family.forms(engine.joint).ok_or(Refused::NoForm)?;
     match found.state {
         State::Thinking { reasoning } => {
             let marks = family.marks.as_ref().ok_or(Refused::UnexpectedThinking)?;
-            refuse_if(forms.thinking == Thinking::Closes, Refused::ThinkingCloses)?;
+            // A mark at the content's start may as well be the first word of an answer.
+            let why = if found.inline.is_some() { Refused::MarkInText } else { Refused::ThinkingCloses };
+            refuse_if(forms.thinking == Thinking::Closes, why, force)?;
             let opening = match forms.thinking {
                 Thinking::StaysOpen(opening) => opening,
                 Thinking::Closes => Opening::Written,
@@ -258,6 +330,8 @@ fn answering(
         Form::Fields(_) if engine.reads_reasoning => (Some(reasoning.to_owned()), content.to_owned()),
         Form::Fields(OneString::Text) => (None, text(Opening::Written)),
         Form::Fields(OneString::Impossible) => return Err(Refused::NoForm),
+        // The end of thinking is all there is, and it would be lost.
+        Form::Fields(OneString::Answer) | Form::Answer if content.is_empty() => return Err(Refused::NoForm),
         Form::Fields(OneString::Answer) | Form::Answer => (None, content.to_owned()),
     };
     let off = match forms.switch_off {

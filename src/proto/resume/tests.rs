@@ -129,12 +129,41 @@ mod the_budget {
 
     #[test]
     fn a_spent_limit_refuses_and_says_whether_the_count_is_exact() {
-        for sent in [r#""max_tokens":30"#, r#""max_tokens":7"#, r#""max_tokens":99,"max_completion_tokens":30"#] {
+        for sent in [
+            r#""max_tokens":30"#,
+            r#""max_tokens":7"#,
+            r#""max_tokens":99,"max_completion_tokens":30"#,
+            r#""max_tokens":7,"max_completion_tokens":30"#,
+            r#""max_tokens":30,"max_completion_tokens":0"#,
+            r#""max_tokens":30,"max_completion_tokens":null"#,
+        ] {
             assert_eq!(limits(sent, Some((30, 10))), Err(Refused::BudgetSpent { exact: true }), "{sent}");
         }
         // "Hmm" and "Yes" are estimated at one token each.
         assert_eq!(limits(r#""max_tokens":2"#, None), Err(Refused::BudgetSpent { exact: false }));
         assert_eq!(limits(r#""max_tokens":3"#, None), Ok(json!({"max_tokens": 1})));
+    }
+
+    #[test]
+    fn only_the_limit_in_effect_can_be_spent() {
+        let (lower, zero) =
+            (r#""max_tokens":20,"max_completion_tokens":50"#, r#""max_tokens":50,"max_completion_tokens":0"#);
+        assert_eq!(limits(lower, Some((30, 10))), Ok(json!({"max_tokens": 1, "max_completion_tokens": 20})));
+        assert_eq!(limits(zero, Some((30, 10))), Ok(json!({"max_tokens": 20, "max_completion_tokens": 0})));
+    }
+
+    #[test]
+    fn a_spent_limit_is_not_exact_where_text_may_be_withheld() {
+        let spent = |fields: &str, partial: &Partial| {
+            ask(&request(&format!(r#""max_tokens":30{fields}"#)), partial, "default", "vllm", false)
+                .expect_err("nothing is left")
+        };
+        let whole = partial("Hmm", "Yes", Some((30, 10)));
+        assert_eq!(spent("", &whole), Refused::BudgetSpent { exact: true });
+        assert_eq!(spent(r#","stop":["\n\n"]"#, &whole), Refused::BudgetSpent { exact: false });
+        let mut ahead = partial("Hmm", "Yes", Some((29, 10)));
+        fold(&mut ahead, json!({"index": 0, "delta": {}, "finish_reason": null}), Some((30, 10)));
+        assert_eq!(spent("", &ahead), Refused::BudgetSpent { exact: false });
     }
 
     #[test]
@@ -296,7 +325,6 @@ mod forms {
     #[test]
     fn thinking_that_the_engine_left_in_the_content_is_still_thinking() {
         let thinking = partial("", "<think>\nR", None);
-        assert_eq!(ask(&request(""), &thinking, "qwen3", "vllm", false), Err(Refused::ThinkingCloses));
         assert_eq!(last(&request(""), &thinking, "default", "vllm")["content"], "<think>\nR");
         let answering = partial("", "\n<think>\nR\n</think>\n\nC", None);
         let message = last(&request(""), &answering, "qwen3", "vllm");
@@ -305,11 +333,38 @@ mod forms {
     }
 
     #[test]
-    fn an_answer_that_only_mentions_a_mark_is_an_answer() {
-        let text = "Write <think> first.";
-        assert_eq!(last(&request(""), &partial("", text, None), "default", "vllm")["content"], text);
-        let closed = "As I said: </think>";
-        assert_eq!(last(&request(""), &partial("R", closed, None), "qwen3", "vllm")["content"], closed);
+    fn white_space_before_thinking_is_not_handed_back_as_an_answer() {
+        let mut thinking = partial("", "\n", None);
+        fold(&mut thinking, json!({"index": 0, "delta": {"reasoning": "R"}, "finish_reason": null}), None);
+        assert_eq!(last(&request(""), &thinking, "default", "vllm")["content"], "<think>R");
+        assert_eq!(ask(&request(""), &thinking, "qwen3", "vllm", false), Err(Refused::ThinkingCloses));
+        fold(&mut thinking, json!({"index": 0, "delta": {"content": "C"}, "finish_reason": null}), None);
+        assert_eq!(last(&request(""), &thinking, "default", "vllm")["content"], "<think>R</think>C");
+    }
+
+    #[test]
+    fn white_space_behind_thinking_is_the_beginning_of_the_answer() {
+        let message = last(&request(""), &partial("R", "\n\n", None), "qwen3", "vllm");
+        assert_eq!(message, json!({"role": "assistant", "reasoning": "R", "content": "\n\n"}));
+        assert_eq!(
+            last(&request(""), &partial("R", "\n\n", None), "default", "sglang")["content"],
+            "<think>R</think>\n\n"
+        );
+    }
+
+    #[test]
+    fn thinking_whose_opening_mark_the_prompt_wrote_is_known_by_its_end() {
+        let answering = partial("", "R\n</think>\n\nC", None);
+        for family in ["qwen3.6", "minimax", "deepseek-r1"] {
+            let text = last(&request(""), &answering, family, "sglang");
+            assert_eq!(text["content"], "R\n</think>\n\nC", "{family}");
+            assert_eq!(body_of(&request(""), &answering, family, "sglang").get("chat_template_kwargs"), None);
+        }
+        let message = last(&request(""), &answering, "qwen3.6", "vllm");
+        assert_eq!((&message["reasoning"], &message["content"]), (&json!("R\n"), &json!("\n\nC")));
+        // Thinking has just ended: there is an answer, if only an empty one.
+        let ended = last(&request(""), &partial("", "R</think>", None), "qwen3.6", "vllm");
+        assert_eq!((&ended["reasoning"], &ended["content"]), (&json!("R"), &json!("")));
     }
 }
 
@@ -373,6 +428,80 @@ mod refusals {
     }
 
     #[test]
+    fn a_mark_inside_a_text_is_refused_unless_forced() {
+        let reasoning = partial("So </think> it is", "", None);
+        let answer = partial("R", "As I said: </think>", None);
+        let opened = partial("", "Write <think> first.", None);
+        let closed = partial("", "Then </think> last.", None);
+        let second = partial("", "<think>R</think>C, and <think> again", None);
+        let half = partial("", "\n<thi", None);
+        for state in [&reasoning, &answer, &opened, &closed, &second, &half] {
+            for engine in ["vllm", "sglang", "generic"] {
+                assert_eq!(ask(&request(""), state, "default", engine, false), Err(Refused::MarkInText), "{state:?}");
+                assert!(ask(&request(""), state, "default", engine, true).is_ok(), "{state:?}");
+            }
+        }
+        let other = partial("R", "Not <|sep|> but [THINK]", None);
+        assert_eq!(ask(&request(""), &other, "kimi-k3", "vllm", false), Err(Refused::MarkInText));
+        assert_eq!(ask(&request(""), &other, "mistral", "sglang", false), Err(Refused::MarkInText));
+        assert!(ask(&request(""), &other, "no-thinking", "sglang", false).is_ok());
+    }
+
+    #[test]
+    fn an_end_of_thinking_without_a_beginning_is_refused_where_the_prompt_opened_no_block() {
+        let closed = partial("", "R</think>C", None);
+        let refused = |family, fields: &str| ask(&request(fields), &closed, family, "sglang", false);
+        for family in ["default", "qwen3", "glm", "kimi-k2", "deepseek-v3"] {
+            assert_eq!(refused(family, ""), Err(Refused::MarkInText), "{family}");
+        }
+        let off = r#""chat_template_kwargs":{"enable_thinking":false}"#;
+        assert_eq!(refused("qwen3.6", off), Err(Refused::MarkInText));
+        assert!(refused("qwen3.6", r#""chat_template_kwargs":{"enable_thinking":true}"#).is_ok());
+        assert!(refused("deepseek-v3", r#""chat_template_kwargs":{"thinking":true}"#).is_ok());
+    }
+
+    #[test]
+    fn an_answer_that_may_begin_with_a_mark_is_not_said_to_be_thinking() {
+        let doubtful = partial("", "<think> is a tag.", None);
+        for family in ["qwen3", "qwen3.6", "glm", "kimi-k2"] {
+            assert_eq!(ask(&request(""), &doubtful, family, "vllm", false), Err(Refused::MarkInText), "{family}");
+        }
+    }
+
+    #[test]
+    fn an_end_of_thinking_that_would_be_lost_is_not_continued() {
+        let ended = partial("", "<think>R</think>", None);
+        assert_eq!(ask(&request(""), &ended, "deepseek-r1", "vllm", false), Err(Refused::NoForm));
+        assert!(ask(&request(""), &ended, "deepseek-r1", "sglang", false).is_ok());
+    }
+
+    #[test]
+    fn thinking_that_comes_back_after_the_answer_began_is_not_continued() {
+        let mut interleaved = partial("R", "C", None);
+        fold(&mut interleaved, json!({"index": 0, "delta": {"reasoning": "S"}, "finish_reason": null}), None);
+        assert_eq!(refusal(&request(""), &interleaved), Refused::Interleaved);
+    }
+
+    #[test]
+    fn white_space_alone_is_no_answer_of_a_model_that_may_think() {
+        assert_eq!(refusal(&request(""), &partial("", "\n", None)), Refused::NothingToContinue);
+        assert_eq!(last(&request(""), &partial("", "\n", None), "no-thinking", "vllm")["content"], "\n");
+    }
+
+    #[test]
+    fn a_last_message_that_the_engine_took_for_a_users_is_refused_unless_forced() {
+        let body = |role: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"{role}","content":"b"}}]}}"#);
+            ChatRequest::parse(body.as_bytes()).expect("the request is read")
+        };
+        let answering = partial("R", "C", None);
+        let ask = |role, engine, force| ask(&body(role), &answering, "default", engine, force);
+        assert_eq!(ask("assistant", "sglang", false), Err(Refused::AssistantLast));
+        assert!(ask("assistant", "sglang", true).is_ok());
+        assert!(ask("tool", "sglang", false).is_ok() && ask("assistant", "vllm", false).is_ok());
+    }
+
+    #[test]
     fn an_aborted_answer_is_continued() {
         let mut aborted = partial("", "C", None);
         fold(&mut aborted, json!({"index": 0, "delta": {}, "finish_reason": "abort"}), None);
@@ -426,6 +555,79 @@ mod refusals {
     }
 }
 
+mod once_more {
+    use super::*;
+
+    fn again(sent: &str, engine: &str) -> String {
+        let request = ChatRequest::parse(sent.as_bytes()).expect("the request is read");
+        String::from_utf8(super::again(&request, &Engine::named(engine).0, "fresh")).expect("the body is text")
+    }
+
+    const SENT: &str =
+        r#"{"model":"m","messages":[ {"content": "\u4e09" } ],"rid":"used","temperature":0.70,"max_tokens":5}"#;
+
+    #[test]
+    fn the_clients_own_request_id_becomes_a_fresh_one_where_it_must_not_be_used_twice() {
+        assert_eq!(again(SENT, "sglang"), SENT.replace("used", "fresh"));
+        assert_eq!(again(SENT, "vllm"), SENT);
+        assert_eq!(again(SENT, "generic"), SENT);
+    }
+
+    #[test]
+    fn a_request_without_an_id_keeps_every_byte() {
+        for sent in [SENT.replace(r#""rid":"used","#, ""), SENT.replace(r#""used""#, "null")] {
+            for engine in Engine::all() {
+                assert_eq!(again(&sent, engine), sent);
+            }
+        }
+    }
+}
+
+mod the_document {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const DOCUMENT: &str = include_str!("../../../docs/CONTINUATION.md");
+
+    /// The refusals, one of each kind. The match keeps the list complete: a new kind does not compile until it is here.
+    fn all() -> Vec<Refused> {
+        use Refused::*;
+        let next = |refused: &Refused| match refused {
+            Excluded(_) => Some(Finished),
+            Finished => Some(ToolCallShown),
+            ToolCallShown => Some(NotText),
+            NotText => Some(NothingToContinue),
+            NothingToContinue => Some(Interleaved),
+            Interleaved => Some(MarkInText),
+            MarkInText => Some(AssistantLast),
+            AssistantLast => Some(BudgetSpent { exact: true }),
+            BudgetSpent { .. } => Some(ThinkingCloses),
+            ThinkingCloses => Some(UnexpectedThinking),
+            UnexpectedThinking => Some(FlagIgnored),
+            FlagIgnored => Some(MarkRepeats),
+            MarkRepeats => Some(NoForm),
+            NoForm => None,
+        };
+        let kinds = std::iter::successors(Some(Finished), next);
+        kinds.chain(Exclusion::ALL.into_iter().map(Excluded)).collect()
+    }
+
+    #[test]
+    fn lists_every_code_and_no_other_and_says_which_yield_to_force() {
+        let section = DOCUMENT.split("## What is refused, and why").nth(1).and_then(|rest| rest.split("\n## ").next());
+        let rows = section.unwrap_or_default().lines().filter(|line| line.starts_with("| `"));
+        let mut listed = BTreeSet::new();
+        for row in rows {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let forced = cells.last() == Some(&"tries it");
+            listed.extend(cells[0].split(", ").map(|code| (code.trim_matches('`').to_owned(), forced)));
+        }
+        let codes = all().iter().map(|refused| (refused.code().to_owned(), refused.yields_to_force())).collect();
+        assert_eq!(listed, codes);
+    }
+}
+
 mod names {
     use super::*;
 
@@ -470,6 +672,19 @@ mod names {
             for name in spec.aliases.iter().chain([&spec.name]) {
                 assert_eq!(*name, family::plain(name));
                 assert!(seen.insert(*name), "{name} is there twice");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_familys_prompt_opens_is_not_written_again_and_its_marks_are_reserved() {
+        use family::Prompt;
+        for spec in Family::all().map(|name| Family::named(name).0.spec()) {
+            let Some(forms) = &spec.appended else { continue };
+            let in_prompt = forms.thinking == Thinking::StaysOpen(Opening::InPrompt);
+            assert_eq!(spec.prompt != Prompt::Plain, in_prompt, "{}", spec.name);
+            for mark in spec.marks.iter().flat_map(|marks| [(marks, marks.open), (marks, marks.close)]) {
+                assert!(mark.0.stand_in(mark.1), "{}: {}", spec.name, mark.1);
             }
         }
     }

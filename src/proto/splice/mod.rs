@@ -5,14 +5,16 @@
 //! | in leg n's event | becomes |
 //! |---|---|
 //! | `id`, `created`, `model`, `system_fingerprint` | leg 1's |
-//! | the role event | dropped; a role beside text is taken out |
+//! | the role event | dropped, and a role beside text taken out, unless no leg before has shown one |
 //! | `reasoning` or `reasoning_content` | the name, or both names, that leg 1 used |
 //! | thinking that is really the answer (the engine's parser did not see the thinking end) | `content` |
 //! | white space at the start, where the template trimmed it from the partial's end | dropped as far as it repeats |
 //! | `usage` | that of the whole answer, or gone if the client did not ask for it |
 //!
-//! Everything else, unknown fields and their order included, stays as it is. A leg that cannot be rewritten is the engine's
-//! fault; what was delivered before stays valid.
+//! Everything else, unknown fields and their order included, stays as it is. What is odd but can be understood (see
+//! [`parse`](super::chat::parse)) is rewritten where it says something and kept as it came where it says nothing; of a key that is
+//! there twice and is rewritten only the last is left. A leg that cannot be rewritten is the engine's fault; what was delivered
+//! before stays valid.
 
 mod tail;
 
@@ -42,6 +44,8 @@ pub struct Splice {
     head: Head,
     reasoning_field: Option<ReasoningField>,
     reasoning_is_content: bool,
+    /// No leg has shown a role yet.
+    awaits_role: bool,
     /// What may still be repeated; empty from the first text that differs.
     repeated: String,
     client: ClientUsage,
@@ -65,7 +69,13 @@ impl Splice {
         recovered: Recovered,
     ) -> Self {
         let Seam { trimmed, reasoning_is_content } = seam;
-        Self { head, reasoning_field, reasoning_is_content, repeated: trimmed, client, recovered }
+        Self { head, reasoning_field, reasoning_is_content, awaits_role: false, repeated: trimmed, client, recovered }
+    }
+
+    /// For a leg after which the client still has no role: the first one that the leg names is kept, with its event.
+    pub fn awaiting_role(mut self) -> Self {
+        self.awaits_role = true;
+        self
     }
 
     /// Whether the seam is behind: from here on, events that differ in one string only are rewritten to events that differ in
@@ -84,7 +94,15 @@ impl Splice {
         let Parsed::Chunk(chunk) = parse(data)? else {
             return Ok(Some(data.to_vec()));
         };
-        let mut event: Object<'_> = serde_json::from_slice(data)?;
+        let repaired;
+        let mut event: Object<'_> = match serde_json::from_slice(data) {
+            Ok(event) => event,
+            // It was read, so it can be JSON: with `null` where Python wrote `NaN`.
+            Err(error) => {
+                repaired = std::str::from_utf8(data).ok().and_then(json::without_nan).ok_or(error)?;
+                Object::parse(&repaired)?
+            }
+        };
         self.rewrite_head(&mut event);
         let emptied = self.rewrite_choices(&chunk, &mut event)?;
         let hidden = self.rewrite_usage(&chunk, &mut event);
@@ -95,13 +113,13 @@ impl Splice {
     fn rewrite_head(&self, event: &mut Object<'_>) {
         let Head { id, created, model, system_fingerprint } = &self.head;
         if !id.is_empty() {
-            event.set("id", json::raw(id));
+            event.set("id", like(event.get("id"), id));
         }
         if let Some(created) = created {
             event.set("created", json::raw(created));
         }
         if !model.is_empty() {
-            event.set("model", json::raw(model));
+            event.set("model", like(event.get("model"), model));
         }
         // Only where the engine has one: vLLM sends it with its last chunk, so leg 1 may never have come to it.
         if let Some(fingerprint) = system_fingerprint.as_ref().filter(|_| event.get(FINGERPRINT).is_some()) {
@@ -111,30 +129,42 @@ impl Splice {
 
     /// Rewrites every choice and says whether nothing of them is left.
     fn rewrite_choices(&mut self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> Result<bool, Malformed> {
-        let Some(raw) = event.get("choices").and_then(json::elements) else {
-            return Ok(false);
-        };
-        let mut choices = Vec::with_capacity(raw.len());
-        let mut emptied = !raw.is_empty();
-        for (raw, view) in raw.into_iter().zip(&chunk.choices) {
-            let mut choice = Object::parse(raw.get())?;
-            emptied &= self.rewrite_choice(view, &mut choice)?;
-            choices.push(choice.to_text());
+        let Some(raw) = event.get("choices") else { return Ok(false) };
+        let list = json::elements(raw);
+        let listed = list.is_some();
+        let mut views = chunk.choices.iter();
+        let mut emptied = !chunk.choices.is_empty();
+        let mut choices = Vec::with_capacity(chunk.choices.len());
+        for raw in list.unwrap_or_else(|| vec![raw]) {
+            // What says nothing has no view.
+            let view = if json::says_nothing(raw) { None } else { views.next() };
+            choices.push(match view {
+                Some(view) => {
+                    let mut choice = Object::parse(raw.get())?;
+                    emptied &= self.rewrite_choice(view, &mut choice)?;
+                    choice.to_text()
+                }
+                None => raw.get().to_owned(),
+            });
         }
-        if !choices.is_empty() {
-            event.set("choices", json::raw_text(format!("[{}]", choices.join(","))));
+        if !chunk.choices.is_empty() {
+            let choices = choices.join(",");
+            event.set("choices", json::raw_text(if listed { format!("[{choices}]") } else { choices }));
         }
         Ok(emptied)
     }
 
     /// Rewrites a choice's delta and says whether that took out the only thing it had.
     fn rewrite_choice(&mut self, view: &ChunkChoice<'_>, choice: &mut Object<'_>) -> Result<bool, Malformed> {
-        let Some(raw) = choice.get("delta").filter(|delta| !json::is_null(delta)).map(ToOwned::to_owned) else {
+        // What is no object brings no text.
+        let raw = choice.get("delta").map(ToOwned::to_owned);
+        let Some(mut delta) = raw.as_ref().and_then(|raw| Object::parse(raw.get()).ok()) else {
             return Ok(false);
         };
-        let mut delta = Object::parse(raw.get())?;
-        let role = view.role.is_some() && delta.remove("role");
-        if self.reasoning_is_content && view.reasoning.as_ref().is_some_and(|text| !text.is_empty()) {
+        let first_role = self.awaits_role && view.role.is_some();
+        self.awaits_role &= !first_role;
+        let role = view.role.is_some() && !first_role && delta.remove("role");
+        if self.reasoning_is_content && view.reasoning.as_ref().is_some_and(|text| !text.is_empty()) && !view.opaque {
             move_to_content(&mut delta);
         } else if let Some(field) = self.reasoning_field {
             rename_reasoning(&mut delta, field);
@@ -144,7 +174,8 @@ impl Splice {
         if ends {
             self.repeated.clear();
         }
-        let carries = ends || view.token_ids.is_some() || view.has_logprobs || view.opaque || has_text(&delta);
+        let carries =
+            ends || first_role || view.token_ids.is_some() || view.has_logprobs || view.opaque || has_text(&delta);
         choice.set("delta", delta.to_raw());
         Ok((role || trimmed) && !carries)
     }
@@ -174,15 +205,18 @@ impl Splice {
 
     /// Makes usage that of the whole answer, or takes it out, and says whether it was taken out.
     fn rewrite_usage(&self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> bool {
-        let Some(usage) = &chunk.usage else { return false };
+        if !event.has(USAGE) {
+            return false;
+        }
         let last = chunk.choices.iter().any(|choice| choice.finish_reason.is_some());
         let client = self.client;
         let wanted =
             if chunk.choices.is_empty() { client.at_end } else { client.continuous || (client.at_end && last) };
-        if wanted {
-            event.set(USAGE, self.usage_of_whole(usage).to_json());
-        } else {
-            event.remove(USAGE);
+        match &chunk.usage {
+            Some(usage) if wanted => event.set(USAGE, self.usage_of_whole(usage).to_json()),
+            // It counts nothing that could be added to.
+            None if wanted => {}
+            _ => drop(event.remove(USAGE)),
         }
         !wanted
     }
@@ -196,6 +230,13 @@ impl Splice {
         }
         merge(&leg, &self.recovered)
     }
+}
+
+/// Leg 1's `text` in the kind of the leg's own value: an engine whose ids are numbers goes on with a number.
+fn like(own: Option<&RawValue>, text: &str) -> Box<RawValue> {
+    let is_number = |value: &RawValue| value.get().parse::<f64>().is_ok();
+    let number = own.filter(|own| is_number(own)).and_then(|_| RawValue::from_string(text.to_owned()).ok());
+    number.filter(|number| is_number(number)).unwrap_or_else(|| json::raw(text))
 }
 
 /// How many bytes the two texts have in common at their start, in whole characters.

@@ -122,6 +122,35 @@ fn the_role_appears_once() {
 }
 
 #[test]
+fn the_first_role_of_a_later_leg_is_kept_where_none_has_been_shown() {
+    check(
+        splice(None, seam("\n")).awaiting_role(),
+        &[
+            (r#"{"role":"assistant","content":""}"#, Some(r#"{"role":"assistant","content":""}"#)),
+            (r#"{"role":"assistant","content":""}"#, None),
+            (r#"{"role":"assistant","content":"\na"}"#, Some(r#"{"content":"a"}"#)),
+        ],
+    );
+    check(
+        splice(None, seam("\n")).awaiting_role(),
+        &[
+            (r#"{"role":null,"content":""}"#, Some(r#"{"role":null,"content":""}"#)),
+            (r#"{"role":"assistant","content":"\n"}"#, Some(r#"{"role":"assistant","content":""}"#)),
+            (r#"{"content":"a"}"#, Some(r#"{"content":"a"}"#)),
+        ],
+    );
+}
+
+#[test]
+fn behind_a_leg_without_id_and_model_a_legs_own_stay() {
+    let recovered = Recovered::nothing();
+    let mut splice = Splice::new(Head::default(), None, seam(""), AT_END, recovered).awaiting_role();
+    for data in events(INCLUDE_USAGE) {
+        assert_eq!(rewritten(&mut splice, data).as_deref(), Some(data));
+    }
+}
+
+#[test]
 fn thinking_takes_the_name_or_names_of_leg_1() {
     let (one, other, both) =
         (r#"{"reasoning":"a"}"#, r#"{"reasoning_content":"a"}"#, r#"{"reasoning":"a","reasoning_content":"a"}"#);
@@ -297,7 +326,7 @@ fn what_is_no_chunk_passes_and_what_is_nothing_is_an_error() {
     for data in ["[DONE]", r#"{"error":{"message":"no","code":500}}"#, r#"{"object":"error","message":"no"}"#] {
         assert_eq!(rewritten(&mut splice, data).as_deref(), Some(data));
     }
-    for data in ["", "[]", "{\"choices\":[{\"delta\":3}]}", "{\"choices\":[{\"delta\":{\"role\":1}}]}"] {
+    for data in ["", "[]", "{\"choices\":[{\"delta\":3}]}"] {
         assert!(splice.rewrite(data.as_bytes()).is_err(), "{data}");
     }
 }

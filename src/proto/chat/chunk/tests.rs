@@ -136,7 +136,7 @@ fn nulls_and_missing_fields_are_the_same() {
     let full = r#"{"id":null,"created":null,"model":null,"system_fingerprint":null,"choices":[{"index":0,"delta":{"role":null,"content":null,"reasoning":null,"tool_calls":null,"function_call":null,"refusal":null},"finish_reason":null,"logprobs":null}],"usage":null}"#;
     let mut chunk = chunk(full);
     chunk.choices[0].reasoning_field = None;
-    assert_eq!(chunk, super::super::fixtures::chunk(r#"{"choices":[{}]}"#));
+    assert_eq!(chunk, super::super::fixtures::chunk(r#"{"choices":[{"index":0}]}"#));
     assert_eq!(super::super::fixtures::chunk("{}").choices, []);
 }
 
@@ -146,23 +146,6 @@ fn output_that_is_not_text_is_noted_and_not_an_error() {
         assert!(choice_of(delta).opaque, "{delta}");
     }
     assert!(!choice_of(r#"{"content":"x","refusal":null}"#).opaque);
-}
-
-#[test]
-fn what_is_not_a_chunk_says_where() {
-    for (data, words) in [
-        ("", "EOF while parsing a value at line 1 column 0"),
-        ("[1]", "line 1 column"),
-        ("{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a", "EOF while parsing a string at line 1 column 44"),
-        ("{\"id\":5}", "invalid type: integer `5`, expected a string at line 1 column 7"),
-        ("{\"usage\":3}", "`usage` is not an object at line 1 column"),
-        ("{\"choices\":{}}", "invalid type: map, expected a sequence"),
-        (r#"{"choices":[{"delta":{"content":"\ud83d"}}]}"#, "not the content of a JSON string at line 1 column 41"),
-    ] {
-        let Err(malformed) = parse(data.as_bytes()) else { panic!("{data} was accepted") };
-        assert!(malformed.to_string().contains(words), "{data}: {malformed}");
-    }
-    assert!(parse(b"{\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}").is_err());
 }
 
 #[test]

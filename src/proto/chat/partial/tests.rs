@@ -96,6 +96,82 @@ fn the_phase_follows_the_text() {
     assert!(!after(1).has_text() && after(2).has_text());
 }
 
+/// The fold of texts in this order: `r` before a thought, `c` before content. By whole events, and by framed texts.
+fn of_texts(texts: &[&str]) -> Partial {
+    let (mut whole, mut framed) = (Partial::new(1), Partial::new(1));
+    for text in texts {
+        let (name, kind) = match text.starts_with('r') {
+            true => ("reasoning", TextKind::Reasoning),
+            false => ("content", TextKind::Content),
+        };
+        let string = serde_json::to_string(&text[1..]).unwrap();
+        whole.fold(&chunk(&format!(r#"{{"choices":[{{"index":0,"delta":{{"{name}":{string}}}}}]}}"#)));
+        framed.push_text(kind, string.trim_matches('"').as_bytes()).unwrap();
+    }
+    assert_eq!((&whole.choices, whole.phase()), (&framed.choices, framed.phase()), "{texts:?}");
+    whole
+}
+
+#[test]
+fn white_space_before_thinking_is_no_answer_and_behind_it_is() {
+    for (texts, phase, answer) in [
+        (&["c\n"][..], Phase::Nothing, "\n"),
+        (&["c\n", "ra"], Phase::Thinking, ""),
+        (&["c\n", "c \u{3000}", "ra", "rb"], Phase::Thinking, ""),
+        (&["c\n", "ra", "c\n\n"], Phase::Content, "\n\n"),
+        (&["c\n", "ra", "cb"], Phase::Content, "b"),
+        (&["ra", "c\n\n"], Phase::Content, "\n\n"),
+        (&["ra", "c\n\n", "r"], Phase::Content, "\n\n"),
+        (&["c", "ra", "c"], Phase::Thinking, ""),
+        (&["c\n", "cb"], Phase::Content, "\nb"),
+        (&["r\n"], Phase::Thinking, ""),
+    ] {
+        let partial = of_texts(texts);
+        assert_eq!((partial.phase(), choice_0(&partial).answer()), (phase, answer), "{texts:?}");
+        assert!(!partial.is_interleaved(), "{texts:?}");
+    }
+}
+
+#[test]
+fn thinking_that_comes_back_after_the_answer_began_is_noticed() {
+    for texts in [&["cb", "ra"][..], &["ra", "cb", "rc"], &["ra", "c\n", "rb"], &["c\n", "ra", "c\n", "r\n", "cd"]] {
+        assert!(of_texts(texts).is_interleaved(), "{texts:?}");
+    }
+    // In one piece, thinking comes before the answer.
+    let both = r#"{"index":0,"delta":{"content":"b","reasoning":"a"}}"#;
+    assert!(!of_choices(1, &[both]).is_interleaved());
+    assert!(of_choices(1, &[both, both]).is_interleaved());
+}
+
+#[test]
+fn an_answer_of_white_space_alone_can_be_told() {
+    for (texts, all) in [
+        (&[][..], Some("")),
+        (&["c\n", "c "], Some("\n ")),
+        (&["r\n"], Some("\n")),
+        (&["c\n", "r\n"], None),
+        (&["ca"], None),
+        (&["r\n", "ra"], None),
+    ] {
+        assert_eq!(of_texts(texts).only_white_space(), all, "{texts:?}");
+    }
+    for more in [r#"{"refusal":"no"}"#, r#"{"tool_calls":[{"index":0}]}"#] {
+        let partial =
+            of_choices(1, &[r#"{"index":0,"delta":{"content":"\n"}}"#, &format!(r#"{{"index":0,"delta":{more}}}"#)]);
+        assert_eq!(partial.only_white_space(), None, "{more}");
+    }
+}
+
+#[test]
+fn a_role_is_remembered_from_whichever_chunk_named_it() {
+    assert!(!of_choices(1, &[]).has_role());
+    assert!(!of_choices(1, &[r#"{"index":0,"delta":{"role":null,"content":"a"}}"#]).has_role());
+    assert!(
+        of_choices(1, &[r#"{"index":0,"delta":{"content":"a"}}"#, r#"{"index":0,"delta":{"role":"assistant"}}"#])
+            .has_role()
+    );
+}
+
 #[test]
 fn the_first_thinking_text_decides_its_name() {
     let null = r#"{"index":0,"delta":{"reasoning_content":null,"content":""}}"#;
@@ -136,16 +212,16 @@ fn choices_and_tool_calls_have_a_limit_and_passing_it_shows() {
 
 #[test]
 fn texts_have_a_limit_and_passing_it_shows() {
-    let piece = "x".repeat(1 << 20);
+    let piece = "x".repeat(1 << 17);
     let mut partial = Partial::new(1);
     for number in 0..9 {
-        assert!(!partial.is_opaque(), "{number} MiB");
+        assert!(!partial.is_opaque(), "{number} times 128 KiB");
         partial.push_text(TextKind::Content, piece.as_bytes()).unwrap();
     }
     assert!(partial.is_opaque());
-    assert_eq!(choice_0(&partial).content.len(), 8 << 20);
+    assert_eq!(choice_0(&partial).content.len(), 1 << 20);
     partial.fold(&chunk(r#"{"choices":[{"index":0,"delta":{"content":"y"},"finish_reason":"stop"}]}"#));
-    assert_eq!(choice_0(&partial).content.len(), 8 << 20);
+    assert_eq!(choice_0(&partial).content.len(), 1 << 20);
     assert!(partial.is_finished(), "its end is still seen");
 }
 
@@ -164,6 +240,54 @@ fn tokens_are_exact_while_every_piece_is_counted() {
     assert_eq!(counted(INCLUDE_USAGE, 3), Counted { tokens: 3, exact: false });
     assert_eq!(counted(INCLUDE_USAGE, 1), Counted { tokens: 0, exact: true });
     assert_eq!(folded(events(TOKEN_IDS).take(3)).reasoning_tokens(&RATIOS).tokens, 2);
+}
+
+/// A chunk with this choice and this continuous usage.
+fn counted(partial: &mut Partial, choice: &str, tokens: Option<u64>) -> Counted {
+    let usage = tokens.map_or_else(|| "null".to_owned(), |tokens| format!(r#"{{"completion_tokens":{tokens}}}"#));
+    partial.fold(&chunk(&format!(r#"{{"choices":[{{"index":0,{choice}}}],"usage":{usage}}}"#)));
+    partial.completion_tokens(&RATIOS)
+}
+
+#[test]
+fn tokens_whose_text_has_not_come_make_the_count_inexact_until_it_does() {
+    for ids in [false, true] {
+        let mut partial = Partial::new(1);
+        let mut add = |delta: &str, tokens: u64, new: &str| match ids {
+            true => counted(&mut partial, &format!(r#""delta":{delta},"token_ids":{new}"#), None),
+            false => counted(&mut partial, &format!(r#""delta":{delta}"#), Some(tokens)),
+        };
+        assert_eq!(add(r#"{"role":"assistant","content":""}"#, 0, "null"), Counted { tokens: 0, exact: true });
+        assert_eq!(add("{}", 1, "[7]"), Counted { tokens: 1, exact: false });
+        assert_eq!(add(r#"{"content":"你"}"#, 2, "[7]"), Counted { tokens: 2, exact: true });
+        assert_eq!(add(r#"{"content":""}"#, 3, "[7]"), Counted { tokens: 3, exact: false });
+        assert_eq!(add(r#"{"content":"a\ufffd"}"#, 4, "[7]"), Counted { tokens: 4, exact: false });
+        assert_eq!(add(r#"{"reasoning":"a"}"#, 5, "[7]"), Counted { tokens: 5, exact: true });
+        assert_eq!(add("{}", 5, "[]"), Counted { tokens: 5, exact: true });
+        assert_eq!(add("{}", 6, "[7]"), Counted { tokens: 6, exact: false });
+    }
+}
+
+#[test]
+fn the_end_of_a_choice_brings_all_text_that_was_withheld() {
+    for end in ["stop", "length", "abort"] {
+        let mut partial = Partial::new(1);
+        counted(&mut partial, r#""delta":{"content":"a"}"#, Some(1));
+        assert!(!counted(&mut partial, r#""delta":{}"#, Some(2)).exact);
+        assert_eq!(
+            counted(&mut partial, &format!(r#""delta":{{}},"finish_reason":"{end}""#), Some(3)),
+            Counted { tokens: 3, exact: true }
+        );
+    }
+}
+
+#[test]
+fn a_leg_that_ended_with_text_withheld_leaves_every_later_count_inexact() {
+    let mut partial = Partial::new(1);
+    counted(&mut partial, r#""delta":{"content":"a"}"#, Some(1));
+    counted(&mut partial, r#""delta":{}"#, Some(2));
+    partial.begin_leg();
+    assert_eq!(counted(&mut partial, r#""delta":{"content":"b"}"#, Some(3)), Counted { tokens: 3, exact: false });
 }
 
 #[test]

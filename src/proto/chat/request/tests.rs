@@ -103,6 +103,8 @@ fn what_rules_out_a_continuation_is_named() {
         (r#""n":2"#, Some(SeveralChoices)),
         (r#""best_of":3"#, Some(SeveralChoices)),
         (r#""continue_final_message":true"#, Some(ContinuesItself)),
+        (r#""continue_final_message":"odd""#, Some(ContinuesItself)),
+        (r#""continue_final_message":null,"echo":"No","use_beam_search":0,"logprobs":"off""#, None),
         (r#""echo":true"#, Some(Echo)),
         (r#""use_beam_search":true"#, Some(BeamSearch)),
         (r#""logprobs":true"#, Some(Logprobs)),
@@ -111,6 +113,45 @@ fn what_rules_out_a_continuation_is_named() {
         assert_eq!(with(fields).exclusion(), expected, "{fields}");
     }
     assert_eq!(StructuredOutput.name(), "structured_output");
+}
+
+#[test]
+fn booleans_count_in_every_way_that_an_engine_takes_them() {
+    use Exclusion::*;
+    for on in ["true", "1", "1.0", r#""true""#, r#""True""#, r#""yes""#, r#""on""#, r#""1""#, r#""t""#] {
+        for (key, expected) in [
+            ("continue_final_message", ContinuesItself),
+            ("echo", Echo),
+            ("use_beam_search", BeamSearch),
+            ("logprobs", Logprobs),
+        ] {
+            assert_eq!(with(&format!(r#""{key}":{on}"#)).exclusion(), Some(expected), "{key}: {on}");
+        }
+        let options = with(&format!(r#""stream_options":{{"include_usage":{on},"continuous_usage_stats":{on}}}"#));
+        assert!(options.include_usage() && options.continuous_usage(), "{on}");
+    }
+    for off in ["false", "0", "null", r#""off""#, r#""odd""#, "2", "[]"] {
+        let options = with(&format!(r#""stream_options":{{"include_usage":{off}}}"#));
+        assert!(!options.include_usage(), "{off}");
+    }
+}
+
+#[test]
+fn the_last_role_and_stop_strings_are_read() {
+    let role = |messages: &str| request(&format!(r#"{{"messages":{messages}}}"#)).last_role();
+    assert_eq!(role(r#"[{"role":"user"},{"role":"assistant"}]"#).as_deref(), Some("assistant"));
+    assert_eq!((role("[]"), role(r#"[{"content":"a"}]"#)), (None, None));
+    for (fields, expected) in [
+        (r#""stop":["a"]"#, true),
+        (r#""stop":"a""#, true),
+        (r#""stop_regex":"a+""#, true),
+        (r#""stop":null"#, false),
+        (r#""stop":[]"#, false),
+        (r#""stop":"""#, false),
+        (r#""temperature":0"#, false),
+    ] {
+        assert_eq!(with(fields).has_stop(), expected, "{fields}");
+    }
 }
 
 #[test]

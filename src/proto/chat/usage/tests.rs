@@ -1,8 +1,12 @@
 use super::super::fixtures::{CONTINUOUS_USAGE, SGLANG, chunk, events, folded};
 use super::*;
 
+fn read(json: &str) -> Option<Usage> {
+    Usage::read(serde_json::from_str(json).unwrap())
+}
+
 fn usage(json: &str) -> Usage {
-    serde_json::from_str(json).unwrap()
+    read(json).unwrap()
 }
 
 fn recovered(completion_tokens: u64, reasoning_tokens: u64, prompt: OriginalPrompt) -> Recovered {
@@ -26,10 +30,43 @@ fn usage_is_read_from_both_engines_places_and_written_back_unchanged() {
         assert_eq!(usage(json).to_json().get(), json);
     }
     assert_eq!(usage(VLLM).reasoning_tokens, Some(2));
-    assert_eq!(usage(r#"{"reasoning_tokens":4}"#).reasoning_tokens, Some(4));
-    assert_eq!(usage(r#"{"prompt_tokens_details":{"cached_tokens":32}}"#).cached_tokens, Some(32));
-    assert_eq!(usage("{}").completion_tokens, 0);
-    assert!(serde_json::from_str::<Usage>("3").is_err());
+    assert_eq!(usage(r#"{"completion_tokens":5,"reasoning_tokens":4}"#).reasoning_tokens, Some(4));
+    let cached = usage(r#"{"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":32}}"#);
+    assert_eq!((cached.cached_tokens, cached.prompt_tokens), (Some(32), 0));
+}
+
+#[test]
+fn usage_that_counts_nothing_is_none() {
+    for json in [
+        "3",
+        "[]",
+        "\"none\"",
+        "false",
+        "{}",
+        r#"{"prompt_tokens":5}"#,
+        r#"{"completion_tokens":null}"#,
+        r#"{"completion_tokens":-1}"#,
+        r#"{"completion_tokens":1e300}"#,
+        r#"{"completion_tokens":99999999999999999999}"#,
+    ] {
+        assert_eq!(read(json), None, "{json}");
+    }
+}
+
+#[test]
+fn odd_counts_are_read_as_far_as_they_are_numbers() {
+    let odd = usage(
+        r#"{"completion_tokens":3,"prompt_tokens":-7,"total_tokens":null,"completion_tokens":5.0,"reasoning_tokens":"2","completion_tokens_details":[],"prompt_tokens_details":{"cached_tokens":{}}}"#,
+    );
+    assert_eq!((odd.completion_tokens, odd.prompt_tokens, odd.total_tokens), (5, 0, 0));
+    assert_eq!((odd.reasoning_tokens, odd.cached_tokens), (Some(2), None));
+    assert_eq!(usage(r#"{"completion_tokens":5.9}"#).completion_tokens, 5);
+    assert!(
+        merge(&odd, &recovered(1, 0, OriginalPrompt::Known(3)))
+            .to_json()
+            .get()
+            .starts_with(r#"{"prompt_tokens":3,"total_tokens":9,"completion_tokens":6,"reasoning_tokens":2"#)
+    );
 }
 
 #[test]
@@ -57,11 +94,21 @@ fn thinking_is_counted_in_both_places_where_both_are() {
 }
 
 #[test]
+fn where_nothing_was_recovered_a_legs_own_usage_is_the_wholes() {
+    for json in [
+        VLLM,
+        r#"{"prompt_tokens":40,"total_tokens":45,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":40}}"#,
+    ] {
+        assert_eq!(merge(&usage(json), &Recovered::nothing()).to_json().get(), json);
+    }
+}
+
+#[test]
 fn cached_tokens_stay_below_the_prompt() {
     let leg = usage(r#"{"prompt_tokens":40,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":39}}"#);
     assert_eq!(merge(&leg, &recovered(10, 0, OriginalPrompt::Known(30))).cached_tokens, Some(29));
     assert_eq!(merge(&leg, &recovered(10, 0, OriginalPrompt::Known(0))).cached_tokens, Some(0));
-    let few = usage(r#"{"prompt_tokens":40,"prompt_tokens_details":{"cached_tokens":16}}"#);
+    let few = usage(r#"{"prompt_tokens":40,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":16}}"#);
     assert_eq!(merge(&few, &recovered(10, 0, OriginalPrompt::Known(30))).cached_tokens, Some(16));
 }
 

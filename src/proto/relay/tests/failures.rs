@@ -26,7 +26,7 @@ pub(super) fn ways() -> Vec<Way> {
         ("done_without_finish", Box::new(|bench| bench.send(&["[DONE]"]))),
         ("stall", Box::new(|bench| bench.wait(20 * S))),
         ("too_long", Box::new(|bench| bench.raw(&format!("data: {}", "x".repeat(2_000))))),
-        ("malformed", Box::new(|bench| bench.send(&["{", "]", "nonsense", "NaN"]))),
+        ("malformed", Box::new(|bench| bench.send(&["nonsense"]))),
     ]
 }
 
@@ -78,6 +78,10 @@ fn an_attempt_that_fails_is_repeated_within_its_own_limit() {
     bench.send(&[&role("1"), &text("1", "a")]);
     bench.cut();
     for attempt in 1..=3 {
+        if attempt == 3 {
+            assert!(bench.starts().is_empty(), "the third try waits");
+            bench.wait(S);
+        }
         let starts = bench.starts();
         assert_eq!(starts.len(), 1);
         assert_eq!((starts[0].leg, starts[0].attempt), (2, attempt));
@@ -85,6 +89,40 @@ fn an_attempt_that_fails_is_repeated_within_its_own_limit() {
     }
     assert!(bench.starts().is_empty());
     assert_eq!(bench.reason(), "refused");
+}
+
+#[test]
+fn pauses_between_tries_double_up_to_their_limit() {
+    let mut bench = bench(REQUEST, Policy { attempts: 8, ..Policy::default() });
+    bench.send(&[&role("1"), &text("1", "a")]);
+    bench.cut();
+    let mut pauses = Vec::new();
+    for _ in 1..8 {
+        let before = bench.now;
+        assert_eq!(bench.starts().len(), 1);
+        bench.refuse(503);
+        while let Some(deadline) =
+            bench.relay.deadline().filter(|_| bench.actions.iter().all(|a| !matches!(a, Action::Start(_))))
+        {
+            bench.wait(deadline - bench.now);
+        }
+        pauses.push((bench.now - before).as_secs());
+    }
+    assert_eq!(pauses, [0, 1, 2, 4, 8, 8, 8]);
+}
+
+#[test]
+fn a_client_that_leaves_while_the_next_try_is_awaited_ends_the_stream() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", "a")]);
+    bench.cut();
+    bench.refuse(503);
+    bench.refuse(503);
+    bench.relay.handle_client_gone(&mut bench.log);
+    bench.starts();
+    bench.wait(100 * S);
+    assert!(bench.starts().is_empty());
+    assert_eq!(bench.log.seal, Some(Seal::Abandoned));
 }
 
 #[test]
@@ -178,20 +216,182 @@ fn a_continuation_that_stops_at_once_by_mistake_is_replaced() {
 }
 
 #[test]
-fn a_few_malformed_events_are_left_out() {
+fn a_bad_escape_in_a_known_frame_fails_the_leg_as_any_malformed_event_does() {
+    for escape in ["\\ud800", "\\q"] {
+        let mut bench = bench(REQUEST, Policy::default());
+        bench.send(&[&role("1"), &text("1", "a"), &text("1", "b"), &text("1", escape)]);
+        assert_eq!(bench.log.events, [role("1"), text("1", "a"), text("1", "b")]);
+        assert_eq!(bench.next_leg().leg, 2);
+    }
+}
+
+#[test]
+fn what_is_malformed_and_cannot_be_continued_goes_through_and_nothing_is_continued_after_it() {
+    let mut bench = bench_for(REQUEST, Policy::default(), "qwen3", "vllm");
+    let thinking = chunk_of("1", r#"{"reasoning":"hm"}"#, "null");
+    bench.send(&[&role("1"), &thinking, "not json", &text("1", "a")]);
+    assert_eq!(bench.log.events, [role("1"), thinking, "not json".to_owned(), text("1", "a")]);
+    bench.cut();
+    assert!(bench.starts().is_empty(), "a piece of the answer may have been in what was not understood");
+    assert_eq!(bench.reason(), "reset");
+}
+
+#[test]
+fn an_engine_that_is_never_understood_is_let_through_in_the_end() {
     let mut bench = bench(REQUEST, Policy::default());
-    bench.send(&[&role("1"), "not json", &text("1", "a"), "{\"choices\":7}", &finish("1", "stop"), "[DONE]"]);
-    assert_eq!(bench.log.events, [role("1"), text("1", "a"), finish("1", "stop")]);
-    assert_eq!(bench.notes().iter().filter(|note| matches!(note, Note::Malformed { .. })).count(), 2);
+    for attempt in 1..=3 {
+        bench.send(&["one strange event", "another"]);
+        bench.wait(S);
+        if attempt < 3 {
+            assert_eq!(bench.next_leg().plan, "again");
+        }
+    }
+    bench.send(&["[DONE]"]);
+    assert_eq!(bench.log.events, ["one strange event", "another"]);
+    assert_eq!(bench.log.seal, Some(Seal::Mirrored(crate::proto::record::MirroredEnd::Done)));
+}
+
+#[test]
+fn an_unknown_finish_reason_goes_through_and_nothing_is_continued_after_it() {
+    let strange = finish("1", "eos_token");
+    let mut done = bench(REQUEST, Policy::default());
+    done.send(&[&role("1"), &text("1", "a"), &strange, "[DONE]"]);
+    assert_eq!(done.log.events, [role("1"), text("1", "a"), strange.clone()]);
+    assert_eq!(done.log.seal, Some(Seal::Mirrored(crate::proto::record::MirroredEnd::Done)));
+    let mut cut = bench(REQUEST, Policy::default());
+    cut.send(&[&role("1"), &text("1", "a"), &strange]);
+    cut.cut();
+    assert!(cut.starts().is_empty());
+    assert_eq!(cut.reason(), "reset");
+}
+
+#[test]
+fn an_engines_error_about_the_request_itself_is_the_answer() {
+    let bad = r#"{"error":{"message":"context length","type":"BadRequestError","param":null,"code":400}}"#;
+    for opening in [vec![], vec![role("1")]] {
+        let mut bench = bench(REQUEST, Policy::default());
+        opening.iter().for_each(|event| bench.send(&[event]));
+        bench.send(&[bad, "[DONE]"]);
+        bench.end(LegEnd::Clean);
+        assert_eq!(bench.log.events.last().map(String::as_str), Some(bad));
+        assert_eq!(bench.log.seal, Some(Seal::Mirrored(crate::proto::record::MirroredEnd::Done)));
+        assert!(bench.starts().is_empty());
+    }
+}
+
+#[test]
+fn white_space_alone_is_nothing_delivered_and_does_not_come_twice() {
+    let mut bench = bench_for(REQUEST, Policy::default(), "qwen3", "vllm");
+    bench.send(&[&role("1"), &text("1", "\\n\\n")]);
+    bench.cut();
+    assert_eq!(bench.next_leg().plan, "again");
+    bench.send(&[&role("2"), &text("2", "\\n\\nYes"), &finish("2", "stop"), "[DONE]"]);
+    assert_eq!(bench.log.events, [role("1"), text("1", "\\n\\n"), text("1", "Yes"), finish("1", "stop")]);
+}
+
+#[test]
+fn what_the_partial_cannot_hold_is_something_delivered() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &chunk_of("1", r#"{"content":[{"type":"text","text":"parts"}]}"#, "null")]);
+    bench.cut();
+    assert!(bench.starts().is_empty(), "the answer is not begun again on the same response");
+    assert_eq!(bench.reason(), "reset");
+}
+
+#[test]
+fn a_choice_that_begins_after_the_others_have_ended_keeps_the_answer_open() {
+    let of = |index: u32, finish: &str| {
+        format!(
+            r#"{{"id":"c","model":"m","choices":[{{"index":{index},"delta":{{"content":"x"}},"finish_reason":{finish}}}]}}"#
+        )
+    };
+    let mut bench = bench(REQUEST, Policy { continuation: Continuation::Off, ..Policy::default() });
+    bench.send(&[&of(0, "\"stop\""), &of(1, "null")]);
+    bench.cut();
+    assert_eq!(bench.reason(), "reset");
+}
+
+#[test]
+fn a_role_that_has_not_been_shown_comes_with_the_next_leg_and_once() {
+    let nothing = r#"{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[]}"#;
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[nothing]);
+    bench.cut();
+    bench.next_leg();
+    bench.send(&[&role("2"), &text("2", "a"), &finish("2", "stop"), "[DONE]"]);
+    assert_eq!(bench.log.events, [nothing.to_owned(), role("1"), text("1", "a"), finish("1", "stop")]);
+}
+
+#[test]
+fn events_without_data_and_events_after_the_end_do_no_harm() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), "", &text("1", "a"), "", &finish("1", "stop"), "not json", "[DONE]"]);
+    assert_eq!(bench.log.seal, Some(Seal::Finished));
+    assert_eq!(bench.content(), "a");
+    assert!(bench.starts().is_empty());
+}
+
+const LONG: &str = "It was the best of times, it was the worst of times, it was the age of wisdom";
+
+#[test]
+fn a_continuation_that_begins_the_answer_anew_is_never_shown_and_another_one_is_asked() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", LONG)]);
+    bench.cut();
+    bench.next_leg();
+    bench.send(&[&role("2"), &text("2", "It was the best"), &text("2", " of times, it was the worst of")]);
+    assert_eq!(bench.log.events, [role("1"), text("1", LONG)]);
+    assert_eq!(bench.next_leg().attempt, 2);
+    // Words of the beginning that then go another way are held for a moment and lose nothing.
+    bench.send(&[&role("3"), &text("3", "It was"), &text("3", " the"), &text("3", " age of foolishness")]);
+    bench.send(&[&text("3", "."), &finish("3", "stop"), "[DONE]"]);
+    let rest = [text("1", "It was"), text("1", " the"), text("1", " age of foolishness"), text("1", ".")];
+    assert_eq!(bench.log.events[2..6], rest);
     assert_eq!(bench.log.seal, Some(Seal::Finished));
 }
 
 #[test]
-fn a_bad_escape_in_a_known_frame_is_a_malformed_event() {
+fn a_continuation_that_only_begins_anew_ends_as_incomplete() {
     let mut bench = bench(REQUEST, Policy::default());
-    bench.send(&[&role("1"), &text("1", "a"), &text("1", "\\ud800"), &text("1", "\\q"), &text("1", "b")]);
-    assert_eq!(bench.content(), "ab");
-    assert_eq!(bench.log.events, [role("1"), text("1", "a"), text("1", "b")]);
+    bench.send(&[&role("1"), &text("1", LONG)]);
+    bench.cut();
+    for _ in 0..3 {
+        bench.wait(S);
+        bench.next_leg();
+        bench.send(&[&role("2"), &text("2", LONG)]);
+    }
+    assert_eq!(bench.log.events, [role("1"), text("1", LONG)]);
+    assert_eq!(bench.reason(), "restarted");
+}
+
+#[test]
+fn a_continuation_that_thinks_anew_is_never_shown() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", "Yes")]);
+    bench.cut();
+    bench.next_leg();
+    bench.send(&[&role("2"), &chunk_of("2", r#"{"reasoning":"The user"}"#, "null")]);
+    assert_eq!(bench.log.events, [role("1"), text("1", "Yes")]);
+    assert_eq!(bench.next_leg().attempt, 2);
+}
+
+#[test]
+fn a_fault_of_our_own_while_continuing_ends_the_stream_as_without_baton_and_is_told() {
+    use crate::proto::relay::guard::tests::fail_at;
+    for place in ["plan", "splice"] {
+        let mut bench = bench(REQUEST, Policy::default());
+        bench.send(&[&role("1"), &text("1", "a")]);
+        fail_at(Some(place));
+        bench.cut();
+        if place == "splice" {
+            bench.opened();
+            bench.send(&[&role("2")]);
+        }
+        fail_at(None);
+        assert_eq!(bench.log.events, [role("1"), text("1", "a")], "what was delivered stays");
+        assert!(bench.notes().contains(&&Note::Fault { place }), "{place}");
+        assert!(matches!(bench.log.seal, Some(Seal::Incomplete { .. })));
+    }
 }
 
 #[test]

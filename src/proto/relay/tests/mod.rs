@@ -18,6 +18,7 @@ const S: Duration = Duration::from_secs(1);
 pub(super) struct Log {
     frames: Vec<Frame>,
     pub(super) events: Vec<String>,
+    pub(super) names: Vec<Option<String>>,
     pub(super) seal: Option<Seal>,
 }
 
@@ -29,6 +30,10 @@ impl Sink for Log {
 
     fn append(&mut self, record: Record<'_>) {
         assert!(self.seal.is_none(), "a record after the seal");
+        self.names.push(match record {
+            Record::Whole { event, .. } => event.map(str::to_owned),
+            Record::Framed { .. } => None,
+        });
         let mut data = Vec::new();
         record.write_data(&self.frames, &mut data).unwrap();
         self.events.push(String::from_utf8(data).unwrap());

@@ -15,6 +15,17 @@ fn a_whole_answer_goes_through_byte_for_byte_and_is_sealed_as_finished() {
 }
 
 #[test]
+fn an_events_name_stays_with_every_event() {
+    let mut bench = bench(REQUEST, Policy::default());
+    for word in ["a", "b", "c"] {
+        bench.raw(&format!("event: message\ndata: {}\n\n", text("1", word)));
+    }
+    bench.send(&[&text("1", "d"), &text("1", "e")]);
+    let names: Vec<_> = bench.log.names.iter().map(Option::as_deref).collect();
+    assert_eq!(names, [Some("message"), Some("message"), Some("message"), None, None]);
+}
+
+#[test]
 fn every_final_finish_reason_finishes_and_no_other_does() {
     let check = |reason: &str, finished: bool| {
         let mut bench = bench(REQUEST, Policy::default());
@@ -26,7 +37,6 @@ fn every_final_finish_reason_finishes_and_no_other_does() {
         check(reason, true);
     }
     check("abort", false);
-    check("something_new", false);
 }
 
 #[test]

@@ -9,5 +9,6 @@ pub(super) static GENERIC: Spec = Spec {
     reads_reasoning: false,
     request_id: None,
     flag_ignored_by: &[Renderer::Harmony],
+    assistant_becomes_user: false,
     cautions: &[],
 };

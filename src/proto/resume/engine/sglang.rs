@@ -3,7 +3,9 @@
 //! Only string content is taken; the message's `reasoning_content` and `tool_calls` are discarded, so thinking has to be in
 //! the text, where the reasoning parser looks for its start state too (0.5.9+; 0.5.23,
 //! `srt/entrypoints/openai/serving_chat.py`, `srt/parser/reasoning_parser.py`). `rid` must be fresh: one that is still in use
-//! is an error. `add_generation_prompt` is not a field there and is ignored.
+//! is an error. A last assistant message without the flag is made a user message (0.5.9+,
+//! `_handle_last_assistant_message`), which it would not be with the partial behind it. `add_generation_prompt` is not a
+//! field there and is ignored.
 
 use super::{Joint, Spec};
 
@@ -20,5 +22,6 @@ pub(super) static SGLANG: Spec = Spec {
     reads_reasoning: false,
     request_id: Some("rid"),
     flag_ignored_by: &[],
+    assistant_becomes_user: true,
     cautions: &[("glm", GLM45), ("glm_4_7", GLM45), ("deepseek_v4", DEEPSEEK_V4), ("kimi_k3", KIMI_K3)],
 };

@@ -13,6 +13,7 @@ pub(super) static VLLM: Spec = Spec {
     reads_reasoning: true,
     request_id: None,
     flag_ignored_by: &[Renderer::DeepseekEncoding, Renderer::Harmony],
+    assistant_becomes_user: false,
     cautions: &[(
         "kimi_k3",
         "continuing Kimi-K3 on vLLM is unverified: the flag is handed to the checkpoint's own encoder, and text marks may be \

@@ -7,7 +7,7 @@
 //!
 //! The generation prompt ends in `<think>\n`.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, SwitchOff, Thinking, Trims};
 
 pub(super) static DEEPSEEK_R1: Spec = Spec {
     name: "deepseek_r1",
@@ -15,6 +15,7 @@ pub(super) static DEEPSEEK_R1: Spec = Spec {
     marks: Some(Marks::THINK_LINES),
     renderer: Renderer::ChatTemplate,
     switch: None,
+    prompt: Prompt::OpensUnlessOff,
     template: Some(Forms {
         thinking: Thinking::StaysOpen(Opening::Written),
         content: Form::Answer,

@@ -7,7 +7,7 @@
 //! V3.2 and V4 have no template. vLLM's encoders for them (tokenizer modes `deepseek_v32`, `deepseek_v4`, `deepseek_v41`)
 //! never look at `continue_final_message` (vLLM 0.33, `tokenizers/deepseek_v32.py`, `tokenizers/deepseek_v4.py`; vllm#46256).
 
-use super::{Form, Forms, Marks, OneString, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, OneString, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const TEMPLATE: Forms = Forms {
     thinking: Thinking::Closes,
@@ -31,6 +31,7 @@ pub(super) static DEEPSEEK_V3: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::OpensIfOn,
     template: Some(TEMPLATE),
     appended: Some(APPENDED),
     repeats_mark: false,
@@ -42,6 +43,7 @@ pub(super) static DEEPSEEK_V4: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::DeepseekEncoding,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::OpensIfOn,
     template: Some(TEMPLATE),
     appended: Some(APPENDED),
     repeats_mark: false,

@@ -4,7 +4,7 @@
 //! exactly what was generated and nothing else, and the more common of the two keys (`thinking`) is sent once the answer
 //! has begun; a template that does not know it ignores it.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const FORMS: Forms = Forms {
     thinking: Thinking::StaysOpen(Opening::Written),
@@ -20,6 +20,7 @@ pub(super) static DEFAULT: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::Plain,
     template: Some(FORMS),
     appended: Some(FORMS),
     repeats_mark: false,

@@ -6,7 +6,7 @@
 //!
 //! Up to 4.6 the model writes the opening mark; from 4.7 on the generation prompt ends in it. GLM-5.3 ignores the switch.
 
-use super::{Form, Forms, Marks, OneString, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, OneString, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const TEMPLATE: Forms = Forms {
     thinking: Thinking::Closes,
@@ -32,6 +32,7 @@ pub(super) static GLM: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::ENABLE_THINKING),
+    prompt: Prompt::Plain,
     template: Some(TEMPLATE),
     appended: Some(appended(Opening::Written)),
     repeats_mark: false,
@@ -43,6 +44,7 @@ pub(super) static GLM_4_7: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::ENABLE_THINKING),
+    prompt: Prompt::OpensUnlessOff,
     template: Some(TEMPLATE),
     appended: Some(appended(Opening::InPrompt)),
     repeats_mark: false,

@@ -6,7 +6,7 @@
 //!
 //! K2's generation prompt opens no block; K2.5's ends in `<think>` as long as thinking is on.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const TEMPLATE: Forms = Forms {
     thinking: Thinking::Closes,
@@ -32,6 +32,7 @@ pub(super) static KIMI_K2: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::Plain,
     template: Some(TEMPLATE),
     appended: Some(appended(Opening::Written)),
     repeats_mark: false,
@@ -43,6 +44,7 @@ pub(super) static KIMI_K2_5: Spec = Spec {
     marks: Some(Marks::THINK),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::OpensUnlessOff,
     template: Some(TEMPLATE),
     appended: Some(appended(Opening::InPrompt)),
     repeats_mark: false,

@@ -3,7 +3,7 @@
 //! Each mark is several special tokens. With thinking off the encoder also drops the system message that states the
 //! thinking effort, so the switch is left as leg 1 had it while there is reasoning to carry.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const FORMS: Forms = Forms {
     thinking: Thinking::StaysOpen(Opening::Written),
@@ -22,9 +22,12 @@ pub(super) static KIMI_K3: Spec = Spec {
         before_close: "",
         close: "<|close|>think<|sep|><|open|>response<|sep|>",
         after_close: "",
+        // Any of the tokens that the marks are made of.
+        reserved: &["<|open|>", "<|close|>", "<|sep|>"],
     }),
     renderer: Renderer::KimiK3Encoding,
     switch: Some(Switch::THINKING),
+    prompt: Prompt::Plain,
     template: Some(FORMS),
     appended: Some(FORMS),
     repeats_mark: false,

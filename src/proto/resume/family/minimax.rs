@@ -7,7 +7,7 @@
 //!
 //! M3 marks thinking with `<mm:think>`; its template was not read.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const fn forms(opening: Opening, switch_off: SwitchOff) -> Forms {
     Forms {
@@ -25,6 +25,7 @@ pub(super) static MINIMAX: Spec = Spec {
     marks: Some(Marks::THINK_LINES),
     renderer: Renderer::ChatTemplate,
     switch: None,
+    prompt: Prompt::OpensUnlessOff,
     template: Some(forms(Opening::Written, SwitchOff::Never)),
     appended: Some(forms(Opening::InPrompt, SwitchOff::Never)),
     repeats_mark: true,
@@ -33,9 +34,15 @@ pub(super) static MINIMAX: Spec = Spec {
 pub(super) static MINIMAX_M3: Spec = Spec {
     name: "minimax_m3",
     aliases: &[],
-    marks: Some(Marks { open: "<mm:think>", close: "</mm:think>", ..Marks::THINK }),
+    marks: Some(Marks {
+        open: "<mm:think>",
+        close: "</mm:think>",
+        reserved: &["<mm:think>", "</mm:think>"],
+        ..Marks::THINK
+    }),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch { key: "thinking_mode", off: r#""disabled""# }),
+    prompt: Prompt::Plain,
     template: Some(forms(Opening::Written, SwitchOff::OnceAnswering)),
     appended: Some(forms(Opening::Written, SwitchOff::IfNothingThought)),
     repeats_mark: false,

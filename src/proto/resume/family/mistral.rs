@@ -4,14 +4,15 @@
 //! characters and drops trailing blanks (`tokens/tokenizers/instruct.py`): only the answer can be handed back there. Where
 //! text is appended to the prompt, the tokenizer knows the marks.
 
-use super::{Form, Forms, Marks, Opening, Renderer, Spec, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, Opening, Prompt, Renderer, Spec, SwitchOff, Thinking, Trims};
 
 pub(super) static MISTRAL: Spec = Spec {
     name: "mistral",
     aliases: &["magistral"],
-    marks: Some(Marks { open: "[THINK]", close: "[/THINK]", ..Marks::THINK }),
+    marks: Some(Marks { open: "[THINK]", close: "[/THINK]", reserved: &["[THINK]", "[/THINK]"], ..Marks::THINK }),
     renderer: Renderer::MistralTokenizer,
     switch: None,
+    prompt: Prompt::Plain,
     template: Some(Forms {
         thinking: Thinking::Closes,
         content: Form::Answer,

@@ -18,6 +18,8 @@ mod qwen3;
 mod qwen3_6;
 
 use super::engine::Joint;
+use crate::proto::chat::ChatRequest;
+use crate::proto::chat::json::Object;
 
 /// All families, the one for unknown names first.
 static ALL: &[&Spec] = &[
@@ -111,6 +113,8 @@ pub(super) struct Spec {
     pub(super) renderer: Renderer,
     /// The key that switches thinking off; `None` when there is none, or when the engine refuses any.
     pub(super) switch: Option<Switch>,
+    /// Whether the generation prompt ends in the opening mark.
+    pub(super) prompt: Prompt,
     /// The forms for an engine that sends the partial through the chat template; `None` when no form is known.
     pub(super) template: Option<Forms>,
     /// The forms for an engine that appends the partial raw; `None` when no form is known.
@@ -126,6 +130,21 @@ impl Spec {
             Joint::AppendedRaw => self.appended.as_ref(),
         }
     }
+
+    /// Whether the generation prompt of this request ends in an open block, as far as the request says: an answer that no
+    /// parser has parted then begins with thinking and without a mark.
+    pub(super) fn opens_block(&self, request: &ChatRequest) -> bool {
+        let kwargs = request.get("chat_template_kwargs").and_then(|kwargs| Object::parse(kwargs.get()).ok());
+        let says = |value: &str| {
+            let sent = self.switch.zip(kwargs.as_ref()).and_then(|(switch, kwargs)| kwargs.get(switch.key));
+            sent.is_some_and(|sent| sent.get() == value)
+        };
+        match self.prompt {
+            Prompt::Plain => false,
+            Prompt::OpensUnlessOff => !self.switch.is_some_and(|switch| says(switch.off)),
+            Prompt::OpensIfOn => says("true"),
+        }
+    }
 }
 
 /// The text around thinking. The gaps are white space that the model writes there and that some parsers take away: what
@@ -137,15 +156,23 @@ pub(super) struct Marks {
     pub(super) before_close: &'static str,
     pub(super) close: &'static str,
     pub(super) after_close: &'static str,
+    /// What a text handed back must not contain, because the tokenizer or the template would take it for a mark.
+    pub(super) reserved: &'static [&'static str],
 }
 
 impl Marks {
     /// `<think>…</think>` with nothing between the marks and the text.
-    pub(super) const THINK: Self =
-        Self { open: "<think>", after_open: "", before_close: "", close: "</think>", after_close: "" };
+    pub(super) const THINK: Self = Self {
+        open: "<think>",
+        after_open: "",
+        before_close: "",
+        close: "</think>",
+        after_close: "",
+        reserved: &["<think>", "</think>"],
+    };
     /// `<think>\n…\n</think>\n\n`, as the Qwen3 and MiniMax-M2 templates write it.
     pub(super) const THINK_LINES: Self =
-        Self { open: "<think>", after_open: "\n", before_close: "\n", close: "</think>", after_close: "\n\n" };
+        Self { after_open: "\n", before_close: "\n", after_close: "\n\n", ..Self::THINK };
 
     /// Thinking that goes on: never closed.
     pub(super) fn unfinished(&self, opening: Opening, reasoning: &str) -> String {
@@ -168,15 +195,21 @@ impl Marks {
         text
     }
 
-    /// Thinking that the engine left in the content because it runs without a reasoning parser: the reasoning, and what
-    /// follows the closing mark if it is there. `None` when `content` does not begin with thinking.
-    pub(super) fn split<'t>(&self, content: &'t str) -> Option<(&'t str, Option<&'t str>)> {
-        let inside = content.trim_start().strip_prefix(self.open)?;
-        Some(match inside.split_once(self.close) {
-            Some((reasoning, answer)) => (reasoning, Some(answer)),
-            None => (inside, None),
-        })
+    /// Whether one of the marks is in `text`.
+    pub(super) fn stand_in(&self, text: &str) -> bool {
+        self.reserved.iter().any(|mark| text.contains(mark))
     }
+}
+
+/// Whether the generation prompt, with which the model's turn begins, ends in the opening mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prompt {
+    /// Never.
+    Plain,
+    /// Unless thinking is switched off.
+    OpensUnlessOff,
+    /// Only when thinking is switched on.
+    OpensIfOn,
 }
 
 /// The part of `gap` that has to be written before `text`, which may begin with some of it already.

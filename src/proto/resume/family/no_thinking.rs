@@ -1,6 +1,6 @@
 //! Models that do not think: the answer as it is, and no key.
 
-use super::{Form, Forms, Renderer, Spec, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Prompt, Renderer, Spec, SwitchOff, Thinking, Trims};
 
 const FORMS: Forms = Forms {
     thinking: Thinking::Closes,
@@ -16,6 +16,7 @@ pub(super) static NO_THINKING: Spec = Spec {
     marks: None,
     renderer: Renderer::ChatTemplate,
     switch: None,
+    prompt: Prompt::Plain,
     template: Some(FORMS),
     appended: Some(FORMS),
     repeats_mark: false,

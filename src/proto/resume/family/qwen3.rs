@@ -8,7 +8,7 @@
 //! would end in a closed one, hence leg 1's switch is kept while there is reasoning to carry (SGLang 0.5.23,
 //! `srt/entrypoints/openai/serving_chat.py`).
 
-use super::{Form, Forms, Marks, OneString, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, OneString, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 pub(super) static QWEN3: Spec = Spec {
     name: "qwen3",
@@ -16,6 +16,7 @@ pub(super) static QWEN3: Spec = Spec {
     marks: Some(Marks::THINK_LINES),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::ENABLE_THINKING),
+    prompt: Prompt::Plain,
     template: Some(Forms {
         thinking: Thinking::Closes,
         content: Form::Fields(OneString::Text),

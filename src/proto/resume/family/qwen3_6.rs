@@ -9,7 +9,7 @@
 //! with `enable_thinking: false` it leaves out the system text that states the reasoning effort, so the switch stays as leg 1
 //! had it while there is reasoning to carry; the closed block in the prompt is enough for the parser.
 
-use super::{Form, Forms, Marks, OneString, Opening, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
+use super::{Form, Forms, Marks, OneString, Opening, Prompt, Renderer, Spec, Switch, SwitchOff, Thinking, Trims};
 
 const APPENDED: Forms = Forms {
     thinking: Thinking::StaysOpen(Opening::InPrompt),
@@ -35,6 +35,7 @@ pub(super) static QWEN3_6: Spec = Spec {
     marks: Some(Marks::THINK_LINES),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::ENABLE_THINKING),
+    prompt: Prompt::OpensUnlessOff,
     template: Some(template(OneString::Text, SwitchOff::OnceAnswering)),
     appended: Some(APPENDED),
     repeats_mark: false,
@@ -46,6 +47,7 @@ pub(super) static QWEN3_8: Spec = Spec {
     marks: Some(Marks::THINK_LINES),
     renderer: Renderer::ChatTemplate,
     switch: Some(Switch::ENABLE_THINKING),
+    prompt: Prompt::OpensUnlessOff,
     template: Some(template(OneString::Impossible, SwitchOff::IfNothingThought)),
     appended: Some(APPENDED),
     repeats_mark: false,

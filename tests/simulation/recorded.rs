@@ -1,0 +1,246 @@
+//! Streams recorded with vLLM 0.32, cut at every byte: whole answers under `tests/fixtures/vllm-0.32/`, with thinking and
+//! without, with usage at the end and with every event, with token ids, with a tool call. Leg 2 is the rest of the recording as
+//! another server would send it: under another id, at another time, counting its own tokens only.
+
+use std::fs;
+
+use baton::proto::chat::{Ratios, estimate};
+use baton::proto::record::Seal;
+use baton::proto::relay::Policy;
+use serde_json::{Value, json};
+
+use super::breaks::Break;
+use super::run::{Reply, Run, Said, data_of};
+
+use baton::mock::Wire;
+
+fn recording(file: &str) -> Vec<u8> {
+    let path = format!("{}/tests/fixtures/vllm-0.32/{file}.sse", env!("CARGO_MANIFEST_DIR"));
+    fs::read(path).expect("a recorded stream")
+}
+
+/// Who counted what came before a cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counted {
+    /// Nobody, and the client wants no usage.
+    NotAsked,
+    /// Nobody: what is recovered is estimated.
+    Estimated,
+    /// Baton, from the token ids; the prompt is estimated.
+    ById,
+    /// The engine, with every event.
+    Along,
+}
+
+struct Recorded {
+    file: &'static str,
+    family: &'static str,
+    counted: Counted,
+    request: Value,
+    bytes: Vec<u8>,
+    whole: Vec<String>,
+    ends: Vec<usize>,
+}
+
+impl Recorded {
+    fn new(file: &'static str, family: &'static str, counted: Counted, extra: &Value) -> Self {
+        let bytes = recording(file);
+        let mut request = json!({"model": "tiny", "messages": [{"role": "user", "content": "?"}], "stream": true});
+        for (key, value) in extra.as_object().expect("an object") {
+            request[key] = value.clone();
+        }
+        let mut whole = data_of(&bytes);
+        assert_eq!(whole.pop().as_deref(), Some("[DONE]"), "{file} is a whole answer");
+        let text = String::from_utf8(bytes.clone()).expect("text");
+        let ends = text.match_indices("\n\n").map(|(at, end)| at + end.len()).collect();
+        Recorded { file, family, counted, request, bytes, whole, ends }
+    }
+
+    /// An event as another server sends it.
+    fn elsewhere(&self, data: &str) -> Value {
+        let mut event: Value = serde_json::from_str(data).expect("a chunk");
+        event["id"] = json!("chatcmpl-elsewhere");
+        event["created"] = json!(1_900_000_000);
+        if event.get("system_fingerprint").is_some() {
+            event["system_fingerprint"] = json!("vllm-elsewhere");
+        }
+        event
+    }
+
+    /// The rest after `cut` events, in a leg of its own, that counts its own tokens: all of it if nothing had come.
+    fn rest(&self, cut: usize) -> Vec<u8> {
+        let again = self.said(cut).is_nothing();
+        let (from, before) = if again { (1, 0) } else { (cut, self.tokens(cut)) };
+        let mut rest = String::new();
+        for data in self.whole[..1].iter().chain(&self.whole[from..]) {
+            let mut event = self.elsewhere(data);
+            if let Some(usage) = event.get_mut("usage") {
+                let count = |usage: &Value, key: &str| usage[key].as_u64().expect("a count");
+                let completion = count(usage, "completion_tokens").saturating_sub(before);
+                let reasoning = count(&usage["completion_tokens_details"], "reasoning_tokens").saturating_sub(before);
+                let prompt = count(usage, "prompt_tokens") + before;
+                usage["prompt_tokens"] = prompt.into();
+                usage["completion_tokens"] = completion.into();
+                usage["total_tokens"] = (prompt + completion).into();
+                usage["completion_tokens_details"]["reasoning_tokens"] = reasoning.into();
+            }
+            rest.push_str(&format!("data: {event}\n\n"));
+        }
+        rest.push_str("data: [DONE]\n\n");
+        rest.into_bytes()
+    }
+
+    fn said(&self, cut: usize) -> Said {
+        Said::by(&self.whole[..cut])
+    }
+
+    /// Tokens in the first `cut` events: each event after the first is one, up to the finish reason.
+    fn tokens(&self, cut: usize) -> u64 {
+        self.whole[..cut].iter().skip(1).filter(|data| !data.contains(r#""choices":[]"#)).count() as u64
+    }
+
+    fn cut(&self, sent: &[u8], cut: usize, end: Break) -> Run {
+        let policy = Policy::default();
+        let mut run = Run::open(&self.request.to_string(), policy, self.family, "vllm");
+        run.feed(sent);
+        end.off(&mut run, Wire::Vllm);
+        run.serve(|_| Reply::Whole(self.rest(cut)));
+        run
+    }
+
+    /// Tries every byte; `check` says whether what the client got is right.
+    fn at_every_byte(&self, ends: &[Break], check: impl Fn(&Run, usize, &str)) {
+        for at in 0..self.bytes.len() {
+            let cut = self.ends.partition_point(|end| *end <= at).min(self.whole.len());
+            let end = ends[at % ends.len()];
+            let words = format!("{} broken by {end:?} after {at} bytes ({cut} events)", self.file);
+            check(&self.cut(&self.bytes[..at], cut, end), cut, &words);
+        }
+    }
+
+    fn assert_whole(&self, run: &Run, cut: usize, at: &str) {
+        assert_eq!(run.log.seal, Some(Seal::Finished), "{at}");
+        assert_eq!(run.log.events.len(), self.whole.len(), "{at}: {:#?}", run.log.events);
+        let finished = self.said(cut).is_finished();
+        assert_eq!(run.starts.len(), usize::from(!finished), "{at}");
+        for (number, (got, whole)) in run.log.events.iter().zip(&self.whole).enumerate() {
+            if number < cut {
+                assert_eq!(got, whole, "{at}");
+                continue;
+            }
+            let other = self.elsewhere(whole);
+            // Where nothing had been delivered, all is the other server's; else only its fingerprint is.
+            let mut want = if cut == 0 { other.clone() } else { serde_json::from_str(whole).expect("a chunk") };
+            if let Some(fingerprint) = want.get_mut("system_fingerprint") {
+                *fingerprint = other["system_fingerprint"].clone();
+            }
+            if finished {
+                // The usage chunk is written here, of an answer whose engine never came to name itself.
+                want.as_object_mut().expect("an object").shift_remove("system_fingerprint");
+            }
+            let mut got: Value = serde_json::from_str(got).expect("a chunk");
+            if want.get("usage").is_some() && cut > 0 && self.counted != Counted::Along {
+                self.check_usage(&got["usage"].take(), &want["usage"].take(), cut, at);
+            }
+            // `to_string` keeps the order of the fields: equal byte for byte.
+            assert_eq!(got.to_string(), want.to_string(), "{at}");
+        }
+    }
+
+    fn check_usage(&self, got: &Value, want: &Value, cut: usize, at: &str) {
+        let count = |usage: &Value, key: &str| usage[key].as_u64().expect("a count");
+        let (said, all) = (self.said(cut), count(want, "completion_tokens"));
+        let recovered = |text: &str| estimate(text, &Ratios::default());
+        let completion = match self.counted {
+            Counted::ById => all,
+            _ if said.is_nothing() => all,
+            _ => recovered(&said.reasoning) + recovered(&said.content) + all - self.tokens(cut),
+        };
+        assert_eq!(count(got, "completion_tokens"), completion, "{at}");
+        assert_eq!(count(got, "total_tokens"), count(got, "prompt_tokens") + completion, "{at}");
+    }
+}
+
+const ENDS: [Break; 3] = [Break::Reset, Break::CleanEnd, Break::Eof];
+
+fn check(file: &'static str, family: &'static str, counted: Counted, extra: &Value) {
+    let recorded = Recorded::new(file, family, counted, extra);
+    recorded.at_every_byte(&ENDS, |run, cut, at| recorded.assert_whole(run, cut, at));
+}
+
+#[test]
+fn an_answer_that_stops() {
+    check("content", "no_thinking", Counted::NotAsked, &json!({}));
+}
+
+#[test]
+fn an_answer_that_is_itself_the_rest_of_one() {
+    check("continued", "no_thinking", Counted::NotAsked, &json!({"return_token_ids": true}));
+}
+
+#[test]
+fn thinking_with_usage_at_the_end() {
+    let extra = json!({"stream_options": {"include_usage": true}});
+    check("include_usage", "default", Counted::Estimated, &extra);
+}
+
+#[test]
+fn thinking_with_usage_in_every_event() {
+    let extra = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    check("continuous_usage", "default", Counted::Along, &extra);
+}
+
+#[test]
+fn thinking_with_token_ids() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    check("token_ids", "default", Counted::ById, &extra);
+}
+
+#[test]
+fn many_scripts_with_token_ids() {
+    check("token_ids_many_scripts", "no_thinking", Counted::NotAsked, &json!({"return_token_ids": true}));
+}
+
+#[test]
+fn an_answer_with_log_probabilities_is_passed_on_and_never_continued() {
+    let recorded = Recorded::new("logprobs", "no_thinking", Counted::NotAsked, &json!({"logprobs": true}));
+    recorded.at_every_byte(&ENDS, |run, cut, at| {
+        assert_eq!((run.starts.len(), &run.log.events[..]), (0, &recorded.whole[..cut]), "{at}");
+        assert_eq!(run.log.seal == Some(Seal::Finished), recorded.said(cut).is_finished(), "{at}");
+    });
+}
+
+#[test]
+fn a_tool_call_is_asked_for_again_only_until_it_is_shown() {
+    let extra = json!({"tools": [{"type": "function", "function": {"name": "get_weather"}}], "return_token_ids": true,
+        "stream_options": {"include_usage": true}});
+    let recorded = Recorded::new("tool_call", "no_thinking", Counted::ById, &extra);
+    recorded.at_every_byte(&ENDS, |run, cut, at| {
+        let said = recorded.said(cut);
+        if said.is_nothing() {
+            assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("again")), "{at}");
+            assert_eq!(Said::by(&run.log.events), recorded.said(recorded.whole.len()), "{at}");
+        } else if said.is_finished() {
+            recorded.assert_whole(run, cut, at);
+        } else {
+            assert!(run.is_incomplete() && run.why == Some("tool_call_shown"), "{at}: {:?}", run.why);
+            assert_eq!((run.starts.len(), &run.log.events[..]), (0, &recorded.whole[..cut]), "{at}");
+        }
+    });
+}
+
+#[test]
+fn an_abort_and_an_error_event_as_recorded_are_followed_by_another_engine() {
+    let rest = Recorded::new("include_usage", "default", Counted::NotAsked, &json!({}));
+    for (file, plan) in [("abort", "chat-continue"), ("engine_killed", "again")] {
+        let broken = data_of(&recording(file));
+        let mut run = Run::open(&rest.request.to_string(), Policy::default(), "default", "vllm");
+        run.feed(&recording(file));
+        run.serve(|_| Reply::Whole(rest.rest(0)));
+        assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some(plan)), "{file}");
+        let (before, after) = (Said::by(&broken), rest.said(rest.whole.len()));
+        let got = Said::by(&run.log.events);
+        assert_eq!(got.reasoning, before.reasoning + &after.reasoning, "{file}");
+        assert_eq!(got.finish, after.finish, "{file}");
+    }
+}
