@@ -347,7 +347,7 @@ async fn an_event_that_is_no_chunk_fails_its_leg_where_the_answer_can_be_continu
     answer.assert_whole(&rig.uncut(&request()));
     let lines = lines_of(answer.header("baton-stream").expect("a stream's id")).await;
     let malformed = lines.iter().position(|line| line.starts_with("event=malformed ")).expect("a line");
-    assert!(lines[malformed].ends_with(" leg=1"), "{}", lines[malformed]);
+    assert!(lines[malformed].contains(" leg=1 why=\"cut off at line 1 column "), "{}", lines[malformed]);
     assert!(lines[malformed + 1].ends_with(" events=12 leg=1 attempt=1 reason=malformed"), "{}", lines[malformed + 1]);
     assert_counted(
         &rig,

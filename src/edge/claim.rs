@@ -203,9 +203,10 @@ async fn carry(
     session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
     let first = gateway.cluster(route.upstream);
     let next = gateway.cluster(route.continuation.upstream);
-    let report = Report::new(gateway.metrics().clone(), id, route.model.as_str(), first.name(), next.name());
+    let mut report = Report::new(gateway.metrics().clone(), id, route.model.as_str(), first.name(), next.name());
     let model = request.as_ref().and_then(ChatRequest::model).unwrap_or_default();
     let excluded = request.as_ref().and_then(ChatRequest::exclusion).map(|exclusion| exclusion.name());
+    report.first_leg(&leg);
     report.start(model, excluded);
     let (family, _) = Family::named(next.family());
     let (engine, _) = Engine::named(next.engine());

@@ -1,6 +1,5 @@
 //! The one implementation of [`ProxyHttp`].
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -303,18 +302,8 @@ impl ProxyHttp for Gateway {
             follower.end(&match error {
                 None => Ended::Orderly,
                 Some(error) if *error.esource() == ErrorSource::Downstream => Ended::ClientGone,
-                Some(error) => Ended::Broken(cut_of(error)),
+                Some(error) => Ended::Broken(Cut::of(error)),
             });
         }
-    }
-}
-
-/// How Pingora's loop says that an engine's body broke off: as the body reader does, which [`crate::upstream`] reads too.
-fn cut_of(error: &Error) -> Cut {
-    let io = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
-    match (error.etype(), io) {
-        (ErrorType::ConnectionClosed, _) => Cut::Eof,
-        (_, Some(io::ErrorKind::ConnectionReset)) => Cut::Reset,
-        _ => Cut::Other(error.to_string()),
     }
 }

@@ -114,8 +114,9 @@ pub async fn attach(
 fn render(reader: &mut Reader, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
     let mut end = None;
     let pulled = reader.pull(WRITE_SIZE, &mut |_seq, entry| {
-        sent.events += 1;
+        let before = buffer.len();
         end = wire::write_entry(&entry, buffer);
+        sent.events += u64::from(buffer.len() > before);
     });
     match pulled {
         Ok(Pulled::More | Pulled::Empty) => None,

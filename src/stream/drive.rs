@@ -43,6 +43,8 @@ type Opening = Pin<Box<dyn Future<Output = Result<Box<Leg>, NotOpened>> + Send>>
 struct NotOpened {
     refusal: Refusal,
     endpoint: Option<SocketAddr>,
+    /// How many endpoints accepted no connection.
+    unconnected: usize,
 }
 
 /// One stream's relay, its journal's writer, and the leg that is open.
@@ -139,8 +141,9 @@ impl Driver {
                 self.leg = Some(leg);
                 self.relay.handle_opened(now);
             }
-            Err(NotOpened { refusal, endpoint }) => {
+            Err(NotOpened { refusal, endpoint, unconnected }) => {
                 self.failed.extend(endpoint);
+                self.report.unconnected(unconnected);
                 self.relay.handle_refused(now, refusal, &mut self.writer);
             }
         }
@@ -218,9 +221,11 @@ fn leg_end(cut: Cut) -> LegEnd {
 }
 
 fn not_opened(error: &OpenError) -> NotOpened {
+    let unconnected = if let OpenError::Unreachable { failures, .. } = error { failures.len() } else { 0 };
     NotOpened {
         refusal: Refusal::Unreachable(error.to_string()),
         endpoint: error.endpoint().map(|endpoint| endpoint.address()),
+        unconnected,
     }
 }
 
@@ -235,5 +240,6 @@ async fn refused(mut leg: Leg) -> NotOpened {
         body.extend_from_slice(bytes);
     }
     body.truncate(EXCERPT);
-    NotOpened { refusal: Refusal::Status { status, body: String::from_utf8_lossy(&body).into_owned() }, endpoint }
+    let refusal = Refusal::Status { status, body: String::from_utf8_lossy(&body).into_owned() };
+    NotOpened { refusal, endpoint, unconnected: leg.failures().len() }
 }

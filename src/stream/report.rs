@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::attach::{Attached, Sent};
 use super::id::StreamId;
-use crate::proto::chat::Ratios;
 use crate::proto::record::Seal;
 use crate::proto::relay::{LegStart, Note, Relay};
 use crate::telemetry::events::{Event, Line};
@@ -90,7 +89,12 @@ impl Report {
     /// A further leg has answered.
     pub(super) fn opened(&mut self, leg: &Leg) {
         self.endpoint = Some(Arc::clone(leg.endpoint()));
-        for _ in leg.failures() {
+        self.unconnected(leg.failures().len());
+    }
+
+    /// So many endpoints accepted no connection for a further leg.
+    pub(super) fn unconnected(&self, endpoints: usize) {
+        for _ in 0..endpoints {
             self.metrics.connect_failed(self.upstream());
         }
     }
@@ -131,7 +135,7 @@ impl Report {
             Note::Malformed { leg, why } => {
                 self.metrics.malformed_event();
                 log::debug!("stream {}: {why}", self.id.short());
-                Event::Malformed { leg: *leg }
+                Event::Malformed { leg: *leg, place: why.place() }
             }
             Note::Fault { place } => {
                 self.metrics.fault(place);
@@ -173,7 +177,7 @@ impl Report {
         self.metrics.stream_ended(&self.route, &self.first_upstream, outcome);
         self.metrics.sent(events, bytes);
         self.metrics.heartbeats(heartbeats);
-        let tokens = relay.partial().completion_tokens(&Ratios::default()).tokens;
+        let tokens = relay.completion_tokens();
         self.line(Some(relay), Event::Seal { outcome, reason, legs: relay.legs_written(), tokens, bytes, took });
     }
 }

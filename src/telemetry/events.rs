@@ -14,6 +14,7 @@ use std::time::Duration;
 use log::Level;
 
 use super::metrics::Outcome;
+use crate::proto::chat::Place;
 
 /// The log target of all stream events.
 pub const TARGET: &str = "baton::stream";
@@ -88,6 +89,8 @@ pub enum Event<'a> {
     Malformed {
         /// The leg's number.
         leg: u32,
+        /// What is wrong with it, and where in its data.
+        place: Place,
     },
     /// The answer was whole and its tail was written by Baton.
     TailRepaired,
@@ -202,7 +205,7 @@ impl Event<'_> {
             }
             Self::Refused { reason } => write!(f, " reason={reason}"),
             Self::Observed { reason, plan } => write!(f, " reason={reason} plan={plan}"),
-            Self::Malformed { leg } => write!(f, " leg={leg}"),
+            Self::Malformed { leg, place } => write!(f, " leg={leg} why={}", Text(&place.to_string(), MAX_VALUE)),
             Self::TailRepaired | Self::ToolCallsReleased | Self::ToolBufferFull | Self::ClientLeft => Ok(()),
             Self::Fault { place } => write!(f, " place={place}"),
             Self::Seal { outcome, reason, legs, tokens, bytes, took } => {
@@ -250,6 +253,10 @@ mod tests {
         Line { stream, id, upstream, endpoint: Some("http://10.0.0.7:8000"), events: 412, event }
     }
 
+    fn not_json() -> Place {
+        crate::proto::chat::parse(b"no").map(|_| ()).expect_err("it is not JSON").place()
+    }
+
     #[test]
     fn each_event_is_one_line_of_keys_and_values() {
         let ms = Duration::from_millis;
@@ -263,7 +270,7 @@ mod tests {
             (Event::Continued { leg, plan, gap: ms(180) }, "leg=2 plan=chat-continue gap_ms=180"),
             (Event::Refused { reason: "max_legs" }, "reason=max_legs"),
             (Event::Observed { reason, plan }, "reason=stall plan=chat-continue"),
-            (Event::Malformed { leg }, "leg=2"),
+            (Event::Malformed { leg, place: not_json() }, "leg=2 why=\"not JSON at line 1 column 2\""),
             (Event::Fault { place: "splice" }, "place=splice"),
         ] {
             let text = line(event).to_string();

@@ -132,6 +132,21 @@ pub enum Cut {
     Other(String),
 }
 
+impl Cut {
+    /// What Pingora says of a body that broke off. Its body reader (pingora-core 0.9.1, protocols/http/v1/body.rs) reports an
+    /// orderly close inside a chunked or counted body as `ConnectionClosed`, errors of the socket as `ReadError` with the
+    /// `io::Error` as cause, and broken chunks under names of their own.
+    pub fn of(error: &pingora::Error) -> Self {
+        let io = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+        match (error.etype(), io) {
+            (ErrorType::ConnectionClosed, _) | (_, Some(io::ErrorKind::UnexpectedEof)) => Self::Eof,
+            (_, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)) => Self::Reset,
+            (ErrorType::Custom("InvalidChunk" | "InvalidTrailerEnd"), _) => Self::Malformed(error.to_string()),
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
 /// A request to an engine whose response's header is there. Dropping it closes the connection (HTTP/2: resets the stream),
 /// which makes the engine stop generating.
 pub struct Leg {
@@ -226,7 +241,7 @@ impl Leg {
                 Ok(None)
             }
             Err(error) => {
-                let cut = cut_of(&error);
+                let cut = Cut::of(&error);
                 self.state = State::Broken(cut.clone());
                 Err(cut)
             }
@@ -268,19 +283,6 @@ async fn read_h2(session: &mut HttpSession<()>, piece: &mut Vec<u8>) -> pingora:
             piece.extend_from_slice(&bytes);
             return Ok(true);
         }
-    }
-}
-
-/// Pingora's body reader (pingora-core 0.9.1, protocols/http/v1/body.rs) reports an orderly close inside a chunked or counted
-/// body as `ConnectionClosed`, errors of the socket as `ReadError` with the `io::Error` as cause, and broken chunks under
-/// names of their own.
-fn cut_of(error: &pingora::Error) -> Cut {
-    let io = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
-    match (error.etype(), io) {
-        (ErrorType::ConnectionClosed, _) | (_, Some(io::ErrorKind::UnexpectedEof)) => Cut::Eof,
-        (_, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)) => Cut::Reset,
-        (ErrorType::Custom("InvalidChunk" | "InvalidTrailerEnd"), _) => Cut::Malformed(error.to_string()),
-        _ => Cut::Other(error.to_string()),
     }
 }
 

@@ -111,6 +111,8 @@ pub struct Answered {
     pub uncut: Vec<Vec<u8>>,
     /// Their data.
     pub whole: Vec<String>,
+    /// What the first events say: none of them, one, and so on to all.
+    saids: Vec<Said>,
     /// What engine B has answered to each request, for many cuts lead to the same one.
     answers: RefCell<HashMap<(u32, u32, Vec<u8>), Vec<u8>>>,
 }
@@ -120,7 +122,8 @@ impl Answered {
         let body = case.body.to_string();
         let uncut = mock::events(&case.first, body.as_bytes(), 0).expect("the first leg is a good request");
         let whole = data_of(&uncut.concat());
-        Answered { case, body, uncut, whole, answers: RefCell::default() }
+        let saids = (0..=whole.len()).map(|events| Said::by(&whole[..events])).collect();
+        Answered { case, body, uncut, whole, saids, answers: RefCell::default() }
     }
 
     /// A stream whose first leg is open.
@@ -134,8 +137,8 @@ impl Answered {
     }
 
     /// What the first `events` events say.
-    pub fn said(&self, events: usize) -> Said {
-        Said::by(&self.whole[..events])
+    pub fn said(&self, events: usize) -> &Said {
+        &self.saids[events]
     }
 
     /// Engine B's whole answer to a leg.

@@ -64,9 +64,9 @@ fn check_end(stream: &Answered, run: &Run, last: Break, at: &str) {
     let (got, whole) = (Said::by(&run.log.events), stream.said(stream.whole.len()));
     assert!(run.relay.legs_written() <= stream.case.policy.max_legs, "{at}: {} legs", run.relay.legs_written());
     match &run.log.seal {
-        Some(Seal::Finished) => assert_eq!(got, whole, "{at}"),
+        Some(Seal::Finished) => assert_eq!(got, *whole, "{at}"),
         Some(Seal::Incomplete { .. }) => {
-            assert!(got.is_beginning_of(&whole) && !got.is_finished(), "{at}: {got:?} of {whole:?}");
+            assert!(got.is_beginning_of(whole) && !got.is_finished(), "{at}: {got:?} of {whole:?}");
             match run.why {
                 Some("max_legs") => assert_eq!(run.relay.legs_written(), stream.case.policy.max_legs, "{at}"),
                 why => assert_eq!(why, Some("attempts"), "{at}"),
@@ -74,7 +74,7 @@ fn check_end(stream: &Answered, run: &Run, last: Break, at: &str) {
         }
         seal => {
             assert!(seal.is_none() && last == Break::Stall, "{at}: {seal:?}");
-            assert!(got.is_beginning_of(&whole), "{at}");
+            assert!(got.is_beginning_of(whole), "{at}");
         }
     }
     assert_reads_as_one(&run.log.events, run.log.seal == Some(Seal::Finished), at);

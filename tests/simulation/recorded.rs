@@ -40,6 +40,8 @@ struct Recorded {
     bytes: Vec<u8>,
     whole: Vec<String>,
     ends: Vec<usize>,
+    /// For every number of events: what they say, the leg that follows them, and what the client is to get in the end.
+    cuts: Vec<(Said, Vec<u8>, Vec<String>)>,
 }
 
 impl Recorded {
@@ -53,7 +55,15 @@ impl Recorded {
         assert_eq!(whole.pop().as_deref(), Some("[DONE]"), "{file} is a whole answer");
         let text = String::from_utf8(bytes.clone()).expect("text");
         let ends = text.match_indices("\n\n").map(|(at, end)| at + end.len()).collect();
-        Recorded { file, family, counted, request, bytes, whole, ends }
+        let cuts = Vec::new();
+        let mut recorded = Recorded { file, family, counted, request, bytes, whole, ends, cuts };
+        for cut in 0..=recorded.whole.len() {
+            let said = Said::by(&recorded.whole[..cut]);
+            let rest = recorded.rest(cut, said.is_nothing());
+            let want = recorded.wanted(cut, said.is_finished(), &rest);
+            recorded.cuts.push((said, rest, want));
+        }
+        recorded
     }
 
     /// An event as another server sends it.
@@ -67,9 +77,8 @@ impl Recorded {
         event
     }
 
-    /// The rest after `cut` events, in a leg of its own, that counts its own tokens: all of it if nothing had come.
-    fn rest(&self, cut: usize) -> Vec<u8> {
-        let again = self.said(cut).is_nothing();
+    /// The rest after `cut` events, in a leg of its own that counts its own tokens; all of it if nothing of the answer had come.
+    fn rest(&self, cut: usize, again: bool) -> Vec<u8> {
         let (from, before) = if again { (1, 0) } else { (cut, self.tokens(cut)) };
         let mut rest = String::new();
         for data in self.whole[..1].iter().chain(&self.whole[from..]) {
@@ -90,8 +99,29 @@ impl Recorded {
         rest.into_bytes()
     }
 
-    fn said(&self, cut: usize) -> Said {
-        Said::by(&self.whole[..cut])
+    /// What the client is to get: the recording, but for the fingerprint, which leg 1 had not sent yet, and which nobody sends
+    /// where Baton writes the end. Where nothing had been delivered, all is the other server's.
+    fn wanted(&self, cut: usize, finished: bool, rest: &[u8]) -> Vec<String> {
+        if cut == 0 {
+            let mut other = data_of(rest);
+            other.pop();
+            return other;
+        }
+        let elsewhere = |data: &String| {
+            let event: Value = serde_json::from_str(data).expect("a chunk");
+            match event["system_fingerprint"].as_str() {
+                Some(_) if finished => {
+                    data.replace(&format!(r#","system_fingerprint":{}"#, event["system_fingerprint"]), "")
+                }
+                Some(own) => data.replace(own, "vllm-elsewhere"),
+                None => data.clone(),
+            }
+        };
+        self.whole[..cut].iter().cloned().chain(self.whole[cut..].iter().map(elsewhere)).collect()
+    }
+
+    fn said(&self, cut: usize) -> &Said {
+        &self.cuts[cut].0
     }
 
     /// Tokens in the first `cut` events: each event after the first is one, up to the finish reason.
@@ -104,7 +134,7 @@ impl Recorded {
         let mut run = Run::open(&self.request.to_string(), policy, self.family, "vllm");
         run.feed(sent);
         end.off(&mut run, Wire::Vllm);
-        run.serve(|_| Reply::Whole(self.rest(cut)));
+        run.serve(|_| Reply::Whole(self.cuts[cut].1.clone()));
         run
     }
 
@@ -123,23 +153,11 @@ impl Recorded {
         assert_eq!(run.log.events.len(), self.whole.len(), "{at}: {:#?}", run.log.events);
         let finished = self.said(cut).is_finished();
         assert_eq!(run.starts.len(), usize::from(!finished), "{at}");
-        for (number, (got, whole)) in run.log.events.iter().zip(&self.whole).enumerate() {
-            if number < cut {
-                assert_eq!(got, whole, "{at}");
-                continue;
-            }
-            let other = self.elsewhere(whole);
-            // Where nothing had been delivered, all is the other server's; else only its fingerprint is.
-            let mut want = if cut == 0 { other.clone() } else { serde_json::from_str(whole).expect("a chunk") };
-            if let Some(fingerprint) = want.get_mut("system_fingerprint") {
-                *fingerprint = other["system_fingerprint"].clone();
-            }
-            if finished {
-                // The usage chunk is written here, of an answer whose engine never came to name itself.
-                want.as_object_mut().expect("an object").shift_remove("system_fingerprint");
-            }
-            let mut got: Value = serde_json::from_str(got).expect("a chunk");
-            if want.get("usage").is_some() && cut > 0 && self.counted != Counted::Along {
+        let counted = self.counted == Counted::Along || cut == 0;
+        for (got, want) in run.log.events.iter().zip(&self.cuts[cut].2).filter(|(got, want)| got != want) {
+            let read = |data: &str| -> Value { serde_json::from_str(data).expect("a chunk") };
+            let (mut got, mut want) = (read(got), read(want));
+            if !counted && want.get("usage").is_some() {
                 self.check_usage(&got["usage"].take(), &want["usage"].take(), cut, at);
             }
             // `to_string` keeps the order of the fields: equal byte for byte.
@@ -219,7 +237,7 @@ fn a_tool_call_is_asked_for_again_only_until_it_is_shown() {
         let said = recorded.said(cut);
         if said.is_nothing() {
             assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("again")), "{at}");
-            assert_eq!(Said::by(&run.log.events), recorded.said(recorded.whole.len()), "{at}");
+            assert_eq!(Said::by(&run.log.events), *recorded.said(recorded.whole.len()), "{at}");
         } else if said.is_finished() {
             recorded.assert_whole(run, cut, at);
         } else {
@@ -236,7 +254,7 @@ fn an_abort_and_an_error_event_as_recorded_are_followed_by_another_engine() {
         let broken = data_of(&recording(file));
         let mut run = Run::open(&rest.request.to_string(), Policy::default(), "default", "vllm");
         run.feed(&recording(file));
-        run.serve(|_| Reply::Whole(rest.rest(0)));
+        run.serve(|_| Reply::Whole(rest.rest(0, true)));
         assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some(plan)), "{file}");
         let (before, after) = (Said::by(&broken), rest.said(rest.whole.len()));
         let got = Said::by(&run.log.events);

@@ -84,7 +84,7 @@ fn assert_same(stream: &Answered, run: &Run, after: usize, at: &str) {
     if stream.case.first.tokens_per_event == 1 {
         return assert_whole(stream, run, after, at);
     }
-    assert_eq!(Said::by(&run.log.events), stream.said(stream.whole.len()), "{at}");
+    assert_eq!(Said::by(&run.log.events), *stream.said(stream.whole.len()), "{at}");
 }
 
 #[test]

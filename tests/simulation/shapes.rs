@@ -96,7 +96,7 @@ fn several_tokens_in_an_event_may_be_grouped_anew_where_a_template_trims() {
         for cut in (0..stream.uncut.len()).filter(answering) {
             let run = stream.cut(&stream.bytes(cut), Break::Reset);
             assert_eq!(run.log.events[..cut], stream.whole[..cut]);
-            assert_eq!(Said::by(&run.log.events), stream.said(stream.whole.len()), "{family} after {cut} events");
+            assert_eq!(Said::by(&run.log.events), *stream.said(stream.whole.len()), "{family} after {cut} events");
         }
     }
 }

@@ -10,17 +10,21 @@ use super::compare::{assert_tail, assert_whole, call_id};
 const BUFFER: usize = 64 << 10;
 
 fn streams(buffer: Option<usize>) -> Vec<Answered> {
-    let mut streams = Vec::new();
-    for (engine, family) in
-        [("vllm", "default"), ("vllm", "qwen3"), ("vllm", "no_thinking"), ("sglang", "qwen3_6"), ("generic", "minimax")]
-    {
-        for usage in [Usage::None, Usage::AtEnd, Usage::Continuous] {
-            let mut case = Case::new(engine, family, usage).of_length(3, 6).with_tool(3);
-            case.policy.tool_buffer = buffer;
-            streams.push(case.answered());
-        }
-    }
-    streams
+    let pairs = [
+        ("vllm", "default", Usage::None),
+        ("vllm", "default", Usage::AtEnd),
+        ("vllm", "qwen3", Usage::Continuous),
+        ("vllm", "no_thinking", Usage::None),
+        ("sglang", "qwen3_6", Usage::None),
+        ("sglang", "qwen3_6", Usage::Continuous),
+        ("generic", "minimax", Usage::AtEnd),
+    ];
+    let stream = |(engine, family, usage)| {
+        let mut case = Case::new(engine, family, usage).of_length(3, 6).with_tool(3);
+        case.policy.tool_buffer = buffer;
+        case.answered()
+    };
+    pairs.map(stream).into()
 }
 
 /// Whether the first `cut` events have begun a tool call.

@@ -199,6 +199,7 @@ impl Relay {
     pub(super) fn release(&mut self, note: Note, sink: &mut dyn Sink) {
         if let Some(held) = self.held.take() {
             self.note(note);
+            self.leg.wrote = true;
             held.release(sink);
         }
     }

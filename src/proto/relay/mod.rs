@@ -261,6 +261,11 @@ impl Relay {
         self.leg.number
     }
 
+    /// Tokens generated so far, by whatever leg; an estimate where the engines did not count.
+    pub fn completion_tokens(&self) -> u64 {
+        self.partial.completion_tokens(&self.policy.ratios).tokens
+    }
+
     /// How many legs have brought something of the answer.
     pub fn legs_written(&self) -> u32 {
         self.leg.number - u32::from(!self.leg.wrote)

@@ -294,4 +294,6 @@ fn move_to_content(delta: &mut Object<'_>) {
 }
 
 #[cfg(test)]
+mod quirks;
+#[cfg(test)]
 mod tests;

@@ -326,7 +326,7 @@ fn what_is_no_chunk_passes_and_what_is_nothing_is_an_error() {
     for data in ["[DONE]", r#"{"error":{"message":"no","code":500}}"#, r#"{"object":"error","message":"no"}"#] {
         assert_eq!(rewritten(&mut splice, data).as_deref(), Some(data));
     }
-    for data in ["", "[]", "{\"choices\":[{\"delta\":3}]}"] {
+    for data in ["", "[]", "{\"choices\":3}"] {
         assert!(splice.rewrite(data.as_bytes()).is_err(), "{data}");
     }
 }

@@ -74,6 +74,36 @@ fn an_event_that_says_more_than_a_text_has_no_frame() {
 }
 
 #[test]
+fn an_event_that_had_to_be_read_leniently_has_no_frame() {
+    let content = r#""delta":{"content":"x"}"#;
+    for data in [
+        choice(r#""delta":{"content":"x","content":"y"}"#),
+        choice(r#""delta":{"content":"x","cont\u0065nt":"y"}"#),
+        choice(r#""delta":{"content":null,"content":"x"}"#),
+        choice(r#""delta":{"reasoning":"x","reasoning":"y"}"#),
+        choice(&format!(r#""delta":null,{content}"#)),
+        choice(&format!(r#""index":0,{content}"#)),
+        choice(content).replace("0,", "\"0\","),
+        choice(content).replace("0,", "0.0,"),
+        choice(content).replace("0,", "null,"),
+        choice(content).replace("0,", "-1,"),
+        choice(content).replace("[{", "[null,{"),
+        choice(content).replace(['[', ']'], ""),
+        choice(content).replace("}]}", "}],\"choices\":[]}"),
+        choice(content).replace("}]}", "}],\"error\":{}}"),
+        choice(content).replace("}]}", "}],\"error\":false}"),
+        choice(content).replace("}]}", "}],\"x\":NaN}"),
+    ] {
+        assert!(matches!(parse(data.as_bytes()), Ok(Parsed::Chunk(_))), "{data}");
+        assert!(learn(data.as_bytes()).is_none(), "{data}");
+    }
+    // What hides nothing does no harm.
+    for rest in [r#"}],"error":null}"#, r#"}],"id":7,"created":1.5,"usage":[]}"#] {
+        learned(&choice(content).replace("}]}", rest));
+    }
+}
+
+#[test]
 fn text_that_leaves_the_string_does_not_fit() {
     let LearnedFrame { frame, .. } = learned(&choice(r#""delta":{"content":"x"}"#));
     for (text, fits) in [

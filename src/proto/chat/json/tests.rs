@@ -48,6 +48,11 @@ fn fields_are_set_renamed_and_inserted_in_place() {
     assert_eq!(fields.to_text(), r#"{"a":1,"a2":true,"b":"two","d":3,"e":null}"#);
     fields.rename("d", "a");
     assert_eq!(fields.to_text(), r#"{"a2":true,"b":"two","a":3,"e":null}"#);
+    let mut twice = object(r#"{"a":1,"a":2,"b":3,"a":4,"b":5}"#);
+    twice.rename("a", "b");
+    assert_eq!(twice.to_text(), r#"{"b":4}"#);
+    twice.rename("b", "b");
+    assert_eq!(twice.to_text(), r#"{"b":4}"#);
     fields.rename("missing", "b");
     assert!(fields.has("b") && !fields.has("e") && !fields.has("missing"));
 }
@@ -67,6 +72,40 @@ fn whole_numbers_are_read_as_engines_and_clients_write_them() {
         ("[5]", None),
     ] {
         assert_eq!(whole_number(&raw_text(json.to_owned())), expected, "{json}");
+    }
+}
+
+#[test]
+fn a_number_with_a_fraction_is_cut_to_its_whole_part_where_that_is_asked_for() {
+    for (json, expected) in
+        [("5", Some(5)), ("5.9", Some(5)), ("\"5.9\"", Some(5)), ("-0.5", None), ("1e300", None), ("\"inf\"", None)]
+    {
+        assert_eq!(whole_part(&raw_text(json.to_owned())), expected, "{json}");
+    }
+}
+
+#[test]
+fn empty_values_of_any_kind_say_nothing() {
+    for json in ["null", "false", "\"\"", "[]", "{}", "[ \n]", "{ }"] {
+        assert!(says_nothing(&raw_text(json.to_owned())), "{json}");
+    }
+    for json in ["true", "0", "\" \"", "\"[]\"", "[null]", r#"{"a":null}"#] {
+        assert!(!says_nothing(&raw_text(json.to_owned())), "{json}");
+    }
+}
+
+#[test]
+fn pythons_numbers_become_null_outside_strings() {
+    for (text, expected) in [
+        (r#"{"a":NaN,"b":[-Infinity,Infinity]}"#, Some(r#"{"a":null,"b":[null,null]}"#)),
+        (r#"{"NaN":"Infinity \" NaN","b":"\\","c":NaN}"#, Some(r#"{"NaN":"Infinity \" NaN","b":"\\","c":null}"#)),
+        (r#"{"NaN":"\"NaN","a":-1}"#, None),
+        (r#""NaN \"#, None),
+        ("你NaN", Some("你null")),
+        ("Na", None),
+        ("", None),
+    ] {
+        assert_eq!(without_nan(text).as_deref(), expected, "{text}");
     }
 }
 
@@ -114,6 +153,12 @@ proptest! {
     fn unescaping_agrees_with_a_json_parser(content in pieces()) {
         let parsed = serde_json::from_str::<String>(&format!("\"{content}\""));
         prop_assert_eq!(unescaped(&content).ok(), parsed.ok());
+    }
+
+    #[test]
+    fn json_has_no_number_to_take_out(content in pieces(), number in any::<f64>()) {
+        let json = serde_json::json!([content, number, -1, {"NaN": "-Infinity"}]).to_string();
+        prop_assert_eq!(without_nan(&json), None);
     }
 
     #[test]
