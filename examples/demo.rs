@@ -169,7 +169,7 @@ fn binary(name: &str) -> Result<PathBuf> {
 
 fn start_engine(name: &'static str) -> Result<MockEngine> {
     let mut child = Command::new(binary("mock-engine")?)
-        .args(["--listen", "127.0.0.1:0", "--name", name, "--family", "qwen3", "--pace", "25ms"])
+        .args(["--listen", "127.0.0.1:0", "--name", name, "--family", "qwen3", "--strict", "--pace", "25ms"])
         .stdout(Stdio::piped())
         .spawn()?;
     let stdout = child.stdout.take().ok_or("mock-engine has no output")?;

@@ -137,6 +137,7 @@ fn check_against(
     check_options(ask, original)?;
     check_switch(ask, family, start, original)?;
     check_budget(ask, config, start, original)?;
+    check_floors(ask, original)?;
     if config.wire == Wire::Sglang
         && ask.rid().is_some()
         && ask.rid() == original.fields.get("rid").and_then(Value::as_str)
@@ -180,6 +181,24 @@ fn check_switch(ask: &Ask, family: &Family, start: &Start, original: &Original) 
         [_] => Ok(()),
         _ => Err("thinking must be switched off with exactly one key".to_owned()),
     }
+}
+
+/// What counts a leg's own tokens from its start (vLLM 0.33, `sampling_params.py`) goes down with what was written, to 0 at
+/// the least: a continuation must not be made to write, or allowed to think, more than the whole answer. A value below 0,
+/// which means no limit, stays as it is.
+fn check_floors(ask: &Ask, original: &Original) -> Result<(), String> {
+    for key in ["min_tokens", "thinking_token_budget"] {
+        let (theirs, ours) = (original.fields.get(key), ask.fields.get(key));
+        match (theirs.and_then(Value::as_i64), ours.and_then(Value::as_i64)) {
+            _ if theirs == ours => {}
+            (Some(whole), Some(left)) if (0..=whole).contains(&left) => {}
+            (Some(whole), Some(left)) => return Err(format!("`{key}` must be from 0 to {whole}, and is {left}")),
+            _ if theirs.is_none() => return Err(format!("`{key}` was not in the first request")),
+            _ if ours.is_none() => return Err(format!("`{key}` of the first request is lost")),
+            _ => return Err(format!("`{key}` is not what the first request had")),
+        }
+    }
+    Ok(())
 }
 
 fn check_budget(ask: &Ask, config: &Config, start: &Start, original: &Original) -> Result<(), String> {

@@ -126,6 +126,12 @@ impl Answered {
         Answered { case, body, uncut, whole, saids, answers: RefCell::default() }
     }
 
+    /// Tokens in the first `events` events, each of which is one.
+    pub fn tokens(&self, events: usize) -> u64 {
+        let text = |events: usize| self.said(events).reasoning.len() + self.said(events).content.len();
+        (0..events).filter(|at| text(at + 1) > text(*at)).count() as u64
+    }
+
     /// A stream whose first leg is open.
     pub fn open(&self) -> Run {
         Run::open(&self.body, self.case.policy.clone(), self.case.family, self.case.engine)

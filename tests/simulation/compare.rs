@@ -123,12 +123,15 @@ fn assert_estimate(stream: &Answered, cut: usize, extra: u64, got: &str, want: &
     assert_eq!(keys(&usage), keys(&uncut), "{at}");
     let said = stream.said(cut);
     let recovered = |text: &str| estimate(text, &Ratios::default());
-    let is_token =
-        |data: &&String| !Said::by(std::slice::from_ref(*data)).is_nothing() && !data.contains(r#""delta":{}"#);
-    let is_text = |data: &&String| is_token(data) && !data.contains(r#""delta":{"reasoning_content":null}"#);
-    let rest = stream.whole[cut.min(stream.whole.len())..].iter().filter(is_text).count() as u64;
+    let calls = said.calls.len().div_ceil(4) as u64; // JSON, four bytes a token
+    let is_token = |data: &&String| {
+        let said = Said::by(std::slice::from_ref(*data));
+        !(said.reasoning + &said.content + &said.calls).is_empty()
+    };
+    let rest = stream.whole[cut..].iter().filter(is_token).count() as u64;
     let completion = count(&usage, "completion_tokens");
-    assert_eq!(completion, recovered(&said.reasoning) + recovered(&said.content) + rest + extra, "{at}");
+    let all = recovered(&said.reasoning) + recovered(&said.content) + calls + rest + extra;
+    assert_eq!(completion, all, "{at}");
     assert_eq!(count(&usage, "total_tokens"), count(&usage, "prompt_tokens") + completion, "{at}");
 }
 

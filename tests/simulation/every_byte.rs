@@ -1,21 +1,42 @@
 //! A cut at every byte of a stream: of one family for every form that the place where two legs meet can have.
 
+use baton::proto::relay::LegEnd;
+
 use super::breaks::Break;
-use super::case::{Case, Usage};
+use super::case::{Answered, Case, Usage};
 use super::every_event::check;
+use super::run::Run;
 
 /// A short answer: all that matters happens in it, and every byte is tried.
 fn check_bytes(engine: &'static str, family: &'static str) {
-    let stream = Case::new(engine, family, Usage::None).of_length(2, 3).answered();
+    let stream = Case::new(engine, family, Usage::None).of_length(2, 2).answered();
     let (bytes, ends) = (stream.uncut.concat(), stream.ends());
     for at in 0..bytes.len() {
         let cut = ends.partition_point(|end| *end <= at);
-        for end in [Break::Reset, Break::CleanEnd] {
-            check(&stream, &bytes[..at], cut, end);
-        }
-        // A close is told from a reset in one place only, which knows neither family nor engine.
+        let (run, _) = check(&stream, &bytes[..at], cut, Break::Reset);
+        assert_same_decision(&stream, &run, &bytes[..at], cut, LegEnd::Clean);
+        // A close is told from a reset in one place, which knows neither family nor engine.
         if family == "default" {
-            check(&stream, &bytes[..at], cut, Break::Eof);
+            assert_same_decision(&stream, &run, &bytes[..at], cut, LegEnd::Eof);
+        }
+    }
+}
+
+/// With another end at the same byte the client has the same, and the same is asked of the next engine: so what comes of it is
+/// what came of `run`, which has been checked.
+fn assert_same_decision(stream: &Answered, run: &Run, sent: &[u8], cut: usize, end: LegEnd) {
+    let at = format!("{} on {}, {end:?} after {} bytes", stream.case.family, stream.case.engine, sent.len());
+    let mut other = stream.open();
+    other.feed(sent);
+    other.end(end);
+    match other.asked() {
+        Some(start) => {
+            assert_eq!(Some(start), run.starts.first(), "{at}");
+            assert_eq!(other.log.events, stream.whole[..cut], "{at}");
+        }
+        None => {
+            assert_eq!((other.why, run.starts.len(), other.is_incomplete()), (run.why, 0, run.is_incomplete()), "{at}");
+            assert_eq!(other.log.events, run.log.events, "{at}");
         }
     }
 }

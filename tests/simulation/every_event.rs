@@ -12,26 +12,27 @@ use super::compare::{assert_tail, assert_whole};
 use super::run::Run;
 use super::table::{Expect, State, expected, pairs};
 
-/// Checks one break of one case, `sent` being its bytes until then and `cut` the whole events in them.
-pub fn check(stream: &Answered, sent: &[u8], cut: usize, end: Break) -> Option<State> {
+/// Checks one break of one case, `sent` being its bytes until then and `cut` the whole events in them. Gives the run, and the
+/// state that the table was asked about.
+pub fn check(stream: &Answered, sent: &[u8], cut: usize, end: Break) -> (Run, Option<State>) {
     let (family, engine) = (stream.case.family, stream.case.engine);
     let at = format!("{family} on {engine}, {end:?} after {} bytes ({cut} events)", sent.len());
     let said = stream.said(cut);
-    if said.is_nothing() && end == Break::Stall {
-        // A long prompt may take its time, and there is nothing to go on from.
-        assert_waits(stream, stream.cut(sent, end), cut, &at);
-        return None;
-    }
-    let run = stream.cut(sent, end);
+    let mut run = stream.cut(sent, end);
     if said.is_finished() {
         assert_eq!((&run.log.seal, run.starts.len()), (&Some(Seal::Finished), 0), "{at}");
         assert_tail(stream, &run, cut, end, &at);
-        return None;
+        return (run, None);
     }
     if said.is_nothing() {
-        assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("again")), "{at}");
-        assert_whole(stream, &run, cut, &at);
-        return None;
+        if end == Break::Stall {
+            // A long prompt may take its time, and there is nothing to go on from.
+            assert_waits(stream, &mut run, cut, &at);
+        } else {
+            assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("again")), "{at}");
+            assert_whole(stream, &run, cut, &at);
+        }
+        return (run, None);
     }
     let state = if said.content.is_empty() { State::Thinking } else { State::Answering };
     match expected(family, engine, state) {
@@ -40,22 +41,30 @@ pub fn check(stream: &Answered, sent: &[u8], cut: usize, end: Break) -> Option<S
             assert_eq!((run.last_plan(), run.relay.leg()), (Some("chat-continue"), 2), "{at}");
             assert_whole(stream, &run, cut, &at);
         }
-        Expect::Refused(..) if end == Break::Stall => assert_waits(stream, run, cut, &at),
+        Expect::Refused(..) if end == Break::Stall => assert_waits(stream, &mut run, cut, &at),
         Expect::Refused(code, why) => {
             assert!(run.is_incomplete(), "{at}: it cannot go on: {why}: {:?}", run.log.seal);
-            assert_eq!((run.why, run.starts.len()), (Some(code), 0), "{at}");
-            let mut want = stream.whole[..cut].to_vec();
-            if end == Break::Garbage {
-                want.push(GARBAGE.to_owned()); // what cannot be continued goes through as it is
-            }
-            assert_eq!(run.log.events, want, "{at}");
+            assert_refused(stream, &run, cut, end, code, &at);
         }
     }
-    Some(state)
+    (run, Some(state))
+}
+
+/// The client got what the engine had sent, and no engine was asked for more.
+pub fn assert_refused(stream: &Answered, run: &Run, cut: usize, end: Break, code: &str, at: &str) {
+    let mut want = stream.whole[..cut].to_vec();
+    let mut code = code;
+    if end == Break::Garbage {
+        // What cannot be continued goes through as it is, and then nobody knows any more what the client has.
+        want.push(GARBAGE.to_owned());
+        code = "not_understood";
+    }
+    assert_eq!((run.why, run.starts.len()), (Some(code), 0), "{at}");
+    assert_eq!(run.log.events, want, "{at}");
 }
 
 /// The engine is silent and nothing can be done about it: Baton waits, and when the engine goes on, so does the answer.
-fn assert_waits(stream: &Answered, mut run: Run, cut: usize, at: &str) {
+fn assert_waits(stream: &Answered, run: &mut Run, cut: usize, at: &str) {
     assert_eq!((&run.log.seal, run.starts.len(), run.relay.deadline()), (&None, 0, None), "{at}");
     assert_eq!(run.log.events, stream.whole[..cut], "{at}");
     run.feed(&stream.uncut[cut..].concat());
@@ -84,7 +93,7 @@ fn check_engine(engine: &'static str, usage: Usage, breaks: &[Break]) {
                 break; // with the thinking taken away, its answer is another one
             }
             for end in breaks {
-                let state = check(&stream, &stream.bytes(cut), cut, *end);
+                let (_, state) = check(&stream, &stream.bytes(cut), cut, *end);
                 seen.extend(state.map(|state| (stream.case.family, state)));
             }
         }

@@ -6,13 +6,10 @@ use std::fs;
 
 use baton::proto::chat::{Ratios, estimate};
 use baton::proto::record::Seal;
-use baton::proto::relay::Policy;
+use baton::proto::relay::{LegEnd, Policy};
 use serde_json::{Value, json};
 
-use super::breaks::Break;
 use super::run::{Reply, Run, Said, data_of};
-
-use baton::mock::Wire;
 
 fn recording(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/fixtures/vllm-0.32/{file}.sse", env!("CARGO_MANIFEST_DIR"));
@@ -124,35 +121,60 @@ impl Recorded {
         &self.cuts[cut].0
     }
 
+    /// Bytes of text in all.
+    fn length(&self) -> usize {
+        let said = self.said(self.whole.len());
+        said.reasoning.len() + said.content.len()
+    }
+
     /// Tokens in the first `cut` events: each event after the first is one, up to the finish reason.
     fn tokens(&self, cut: usize) -> u64 {
         self.whole[..cut].iter().skip(1).filter(|data| !data.contains(r#""choices":[]"#)).count() as u64
     }
 
-    fn cut(&self, sent: &[u8], cut: usize, end: Break) -> Run {
-        let policy = Policy::default();
-        let mut run = Run::open(&self.request.to_string(), policy, self.family, "vllm");
+    fn open(&self, sent: &[u8]) -> Run {
+        let mut run = Run::open(&self.request.to_string(), Policy::default(), self.family, "vllm");
         run.feed(sent);
-        end.off(&mut run, Wire::Vllm);
-        run.serve(|_| Reply::Whole(self.cuts[cut].1.clone()));
         run
     }
 
     /// Tries every byte; `check` says whether what the client got is right.
-    fn at_every_byte(&self, ends: &[Break], check: impl Fn(&Run, usize, &str)) {
+    ///
+    /// Of a long recording, a leg 2 is run to its end only where an event ends, and one byte further. At the other bytes the
+    /// client has the same and the same is asked of the next engine, so the same would come of it.
+    fn at_every_byte(&self, check: impl Fn(&Run, usize, &str)) {
+        let mut checked: Option<Run> = None;
         for at in 0..self.bytes.len() {
             let cut = self.ends.partition_point(|end| *end <= at).min(self.whole.len());
-            let end = ends[at % ends.len()];
-            let words = format!("{} broken by {end:?} after {at} bytes ({cut} events)", self.file);
-            check(&self.cut(&self.bytes[..at], cut, end), cut, &words);
+            let begun = at - self.ends.get(cut.wrapping_sub(1)).copied().unwrap_or_default();
+            if begun < 2 || self.bytes.len() < SHORT {
+                let mut run = self.open(&self.bytes[..at]);
+                run.end(LegEnd::Reset);
+                run.serve(|_| Reply::Whole(self.cuts[cut].1.clone()));
+                check(&run, cut, &format!("{} reset after {at} bytes ({cut} events)", self.file));
+                checked = Some(run);
+            }
+            let Some(run) = &checked else { continue };
+            for end in [LegEnd::Reset, LegEnd::Clean] {
+                let words = format!("{}, {end:?} after {at} bytes ({cut} events)", self.file);
+                let mut other = self.open(&self.bytes[..at]);
+                other.end(end);
+                assert_eq!(other.asked(), run.starts.first(), "{words}");
+                assert_eq!((other.why, other.is_incomplete()), (run.why, run.is_incomplete()), "{words}");
+                let had = if run.starts.is_empty() { &run.log.events[..] } else { &self.whole[..cut] };
+                assert_eq!(other.log.events, had, "{words}");
+            }
         }
     }
 
     fn assert_whole(&self, run: &Run, cut: usize, at: &str) {
         assert_eq!(run.log.seal, Some(Seal::Finished), "{at}");
         assert_eq!(run.log.events.len(), self.whole.len(), "{at}: {:#?}", run.log.events);
-        let finished = self.said(cut).is_finished();
-        assert_eq!(run.starts.len(), usize::from(!finished), "{at}");
+        let said = self.said(cut);
+        // Where all the text had come, the next engine says `stop` at once, and one more is asked whether that is true.
+        let all_said = said.reasoning.len() + said.content.len() == self.length() && !said.is_nothing();
+        let legs = if said.is_finished() { 0 } else { 1 + usize::from(all_said) };
+        assert_eq!(run.starts.len(), legs, "{at}");
         let counted = self.counted == Counted::Along || cut == 0;
         for (got, want) in run.log.events.iter().zip(&self.cuts[cut].2).filter(|(got, want)| got != want) {
             let read = |data: &str| -> Value { serde_json::from_str(data).expect("a chunk") };
@@ -179,11 +201,12 @@ impl Recorded {
     }
 }
 
-const ENDS: [Break; 3] = [Break::Reset, Break::CleanEnd, Break::Eof];
+/// Recordings up to this many bytes are run to their end at every byte.
+const SHORT: usize = 2_500;
 
 fn check(file: &'static str, family: &'static str, counted: Counted, extra: &Value) {
     let recorded = Recorded::new(file, family, counted, extra);
-    recorded.at_every_byte(&ENDS, |run, cut, at| recorded.assert_whole(run, cut, at));
+    recorded.at_every_byte(|run, cut, at| recorded.assert_whole(run, cut, at));
 }
 
 #[test]
@@ -222,7 +245,7 @@ fn many_scripts_with_token_ids() {
 #[test]
 fn an_answer_with_log_probabilities_is_passed_on_and_never_continued() {
     let recorded = Recorded::new("logprobs", "no_thinking", Counted::NotAsked, &json!({"logprobs": true}));
-    recorded.at_every_byte(&ENDS, |run, cut, at| {
+    recorded.at_every_byte(|run, cut, at| {
         assert_eq!((run.starts.len(), &run.log.events[..]), (0, &recorded.whole[..cut]), "{at}");
         assert_eq!(run.log.seal == Some(Seal::Finished), recorded.said(cut).is_finished(), "{at}");
     });
@@ -233,7 +256,7 @@ fn a_tool_call_is_asked_for_again_only_until_it_is_shown() {
     let extra = json!({"tools": [{"type": "function", "function": {"name": "get_weather"}}], "return_token_ids": true,
         "stream_options": {"include_usage": true}});
     let recorded = Recorded::new("tool_call", "no_thinking", Counted::ById, &extra);
-    recorded.at_every_byte(&ENDS, |run, cut, at| {
+    recorded.at_every_byte(|run, cut, at| {
         let said = recorded.said(cut);
         if said.is_nothing() {
             assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("again")), "{at}");

@@ -98,6 +98,12 @@ impl Run {
         }
     }
 
+    /// The leg that the relay asks for now.
+    pub fn asked(&mut self) -> Option<&LegStart> {
+        self.collect();
+        self.asked.as_ref()
+    }
+
     /// Takes in what the relay wants and tells.
     fn collect(&mut self) {
         while let Some(action) = self.relay.poll_action() {

@@ -122,3 +122,29 @@ fn answers_of_other_seeds_have_other_texts_and_are_whole_too() {
         });
     }
 }
+
+#[test]
+fn limits_and_floors_go_down_with_what_was_written() {
+    for (engine, family) in [("vllm", "default"), ("vllm", "qwen3_6"), ("sglang", "qwen3")] {
+        let mut case = Case::new(engine, family, Usage::Continuous);
+        for (key, value) in [("max_tokens", 60), ("min_tokens", 6), ("thinking_token_budget", 50)] {
+            case.body[key] = value.into();
+        }
+        let stream = case.answered();
+        for cut in 0..stream.uncut.len() {
+            let (run, _) = check(&stream, &stream.bytes(cut), cut, Break::Reset);
+            // The scripted engine checks the limits to the token, and of the others that they never grow.
+            for start in run.starts.iter().filter(|start| start.plan == "chat-continue") {
+                let body: Value = serde_json::from_slice(&start.body).expect("a request");
+                let written = stream.tokens(cut);
+                assert_eq!(
+                    body["min_tokens"],
+                    6_u64.saturating_sub(written),
+                    "{family} on {engine} after {cut} events"
+                );
+                let thought = written.min(stream.case.first.reasoning as u64);
+                assert_eq!(body["thinking_token_budget"], 50 - thought, "{family} on {engine} after {cut} events");
+            }
+        }
+    }
+}

@@ -180,3 +180,40 @@ async fn without_continuous_usage_the_limit_must_only_be_less() {
         assert_eq!(send(&engine, &body).status, status, "{limit}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floors_go_down_to_nothing_and_never_up() {
+    let config = Config { strict: true, ..config() };
+    let engine = start(config.clone()).await;
+    let mut request = first();
+    request["min_tokens"] = json!(10);
+    request["thinking_token_budget"] = json!(-1);
+    request["max_completion_tokens"] = json!(50);
+    assert_eq!(send(&engine, &request).status, 200);
+    let mut body = right(&config);
+    body["min_tokens"] = json!(5);
+    body["thinking_token_budget"] = json!(-1);
+    body["max_completion_tokens"] = json!(45);
+    for (key, value, words) in [
+        ("min_tokens", json!(5), ""),
+        ("min_tokens", json!(10), ""),
+        ("min_tokens", json!(0), ""),
+        ("min_tokens", json!(11), "`min_tokens` must be from 0 to 10, and is 11"),
+        ("min_tokens", json!(-1), "`min_tokens` must be from 0 to 10, and is -1"),
+        ("min_tokens", json!(null), "`min_tokens` is not what the first request had"),
+        ("thinking_token_budget", json!(0), "`thinking_token_budget` must be from 0 to -1, and is 0"),
+    ] {
+        let mut body = body.clone();
+        body[key] = value;
+        let reply = send(&engine, &body);
+        assert_eq!(reply.status, if words.is_empty() { 200 } else { 400 }, "{words}: {}", reply.text());
+        assert!(reply.text().contains(words), "{words}: {}", reply.text());
+    }
+    body.as_object_mut().expect("an object").shift_remove("min_tokens");
+    assert!(send(&engine, &body).text().contains("`min_tokens` of the first request is lost"));
+    let engine = start(config.clone()).await;
+    assert_eq!(send(&engine, &first()).status, 200);
+    let mut body = right(&config);
+    body["thinking_token_budget"] = json!(0);
+    assert!(send(&engine, &body).text().contains("`thinking_token_budget` was not in the first request"));
+}

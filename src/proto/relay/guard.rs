@@ -28,8 +28,9 @@ pub(super) fn guarded<T>(place: &'static str, work: impl FnOnce() -> T) -> Resul
 /// in its first character and loses no time.
 #[derive(Debug)]
 pub(super) struct Probation {
-    /// The answer's beginning, without white space at its start; empty where it cannot be told from the rest.
-    beginning: String,
+    /// How the answer may begin anew: the beginnings of its text and, where the answer has begun, of its thinking, which an engine
+    /// may take for content. Without white space at their start; only those that can be told from what follows them.
+    beginnings: Vec<String>,
     /// The answer has begun, so that thinking would be thinking anew.
     answering: bool,
     /// What has been repeated so far.
@@ -53,16 +54,12 @@ impl Probation {
     /// For a leg that continues `partial`.
     pub(super) fn new(partial: &Partial) -> Self {
         let answering = partial.phase() == Phase::Content;
-        let text = partial.first().map_or("", |choice| if answering { &choice.content } else { &choice.reasoning });
-        let text = text.trim_start();
-        let mut beginning: String = text.chars().take(REPEATED).collect();
-        // A text that repeats its own beginning may do so again.
-        let second = text.chars().next().map_or(0, char::len_utf8);
-        let recurs = text[second..].contains(&*beginning);
-        if beginning.chars().count() < SHORTEST || recurs {
-            beginning.clear();
-        }
-        Probation { beginning, answering, repeated: String::new(), held: Vec::new() }
+        let first = partial.first();
+        let reasoning = first.map_or("", |choice| &choice.reasoning);
+        let content = first.map_or("", |choice| &choice.content).trim_start();
+        let texts = [content, reasoning.trim_start()];
+        let beginnings = texts.into_iter().filter_map(beginning).collect();
+        Probation { beginnings, answering, repeated: String::new(), held: Vec::new() }
     }
 
     /// Judges the next chunk, in its final form.
@@ -78,9 +75,10 @@ impl Probation {
                 return Verdict::GoesOn;
             }
         }
-        if self.repeated.starts_with(&*self.beginning) && !self.beginning.is_empty() {
+        let repeated = &*self.repeated;
+        if self.beginnings.iter().any(|beginning| repeated.starts_with(&**beginning)) {
             Verdict::Restarted
-        } else if !self.repeated.is_empty() && self.beginning.starts_with(&*self.repeated) {
+        } else if !repeated.is_empty() && self.beginnings.iter().any(|beginning| beginning.starts_with(repeated)) {
             Verdict::Repeats
         } else {
             Verdict::GoesOn
@@ -91,6 +89,15 @@ impl Probation {
     pub(super) fn is_silent(&self) -> bool {
         self.repeated.is_empty()
     }
+}
+
+/// The first characters of a text, if they are enough and do not come again in it: a text that repeats its own beginning may do
+/// so once more.
+fn beginning(text: &str) -> Option<String> {
+    let beginning: String = text.chars().take(REPEATED).collect();
+    let second = text.chars().next().map_or(0, char::len_utf8);
+    let tells = beginning.chars().count() >= SHORTEST && !text[second..].contains(&*beginning);
+    tells.then_some(beginning)
 }
 
 #[cfg(test)]
@@ -159,6 +166,14 @@ pub(super) mod tests {
     fn thinking_after_the_answer_has_begun_is_a_restart() {
         assert_eq!(judge(&mut probation(ANSWER), r#"{"reasoning":"Okay"}"#), Verdict::Restarted);
         assert_eq!(judge(&mut probation(r#"{"reasoning":"Okay"}"#), r#"{"reasoning":", so"}"#), Verdict::GoesOn);
+    }
+
+    #[test]
+    fn thinking_that_comes_as_content_is_known_by_its_beginning() {
+        let mut probation =
+            probation(r#"{"reasoning":"Okay, the user wants to know about rivers.","content":"The longest"}"#);
+        assert_eq!(judge(&mut probation, r#"{"content":"Okay, the user"}"#), Verdict::Repeats);
+        assert_eq!(judge(&mut probation, r#"{"content":" wants to know about rivers."}"#), Verdict::Restarted);
     }
 
     #[test]
