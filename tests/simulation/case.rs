@@ -103,6 +103,9 @@ impl Case {
     }
 }
 
+/// A leg's request: its number, the try, and the body.
+type Request = (u32, u32, Vec<u8>);
+
 /// A case, and what there is to know of its uncut answer.
 pub struct Answered {
     pub case: Case,
@@ -114,7 +117,7 @@ pub struct Answered {
     /// What the first events say: none of them, one, and so on to all.
     saids: Vec<Said>,
     /// What engine B has answered to each request, for many cuts lead to the same one.
-    answers: RefCell<HashMap<(u32, u32, Vec<u8>), Vec<u8>>>,
+    answers: RefCell<HashMap<Request, Vec<u8>>>,
 }
 
 impl Answered {

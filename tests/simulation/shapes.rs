@@ -4,13 +4,13 @@
 use baton::mock::{Config, ReasoningField};
 use serde_json::Value;
 
-use super::breaks::{BREAKS, Break};
+use super::breaks::Break;
 use super::case::{Case, Usage};
 use super::compare::assert_whole;
 use super::every_event::check;
 use super::run::Said;
 
-const SEVERAL: [Break; 4] = [Break::Reset, Break::CleanEnd, Break::Abort, Break::Stall];
+const SEVERAL: [Break; 5] = [Break::Reset, Break::CleanEnd, Break::Abort, Break::Done, Break::Stall];
 
 /// Checks breaks before every event of these pairs with both engines changed so.
 fn check_pairs(
@@ -36,7 +36,7 @@ fn check_pairs(
 #[test]
 fn the_older_names_of_thinking_are_kept() {
     for field in [ReasoningField::Reasoning, ReasoningField::ReasoningContent, ReasoningField::Both] {
-        check_pairs(&[("vllm", "default"), ("vllm", "qwen3")], &[Usage::None, Usage::Continuous], &BREAKS, |config| {
+        check_pairs(&[("vllm", "default"), ("vllm", "qwen3")], &[Usage::None, Usage::Continuous], &SEVERAL, |config| {
             config.reasoning_field = Some(field);
         });
     }
@@ -77,13 +77,13 @@ fn old_releases_of_sglang_write_nulls_for_what_is_absent() {
 #[test]
 fn the_last_text_may_come_with_the_finish_reason() {
     let pairs = [("vllm", "default"), ("vllm", "qwen3_6"), ("vllm", "deepseek_r1"), ("generic", "no_thinking")];
-    check_pairs(&pairs, &[Usage::None, Usage::Continuous], &BREAKS, |config| config.finish_with_text = true);
+    check_pairs(&pairs, &[Usage::None, Usage::Continuous], &SEVERAL, |config| config.finish_with_text = true);
 }
 
 #[test]
 fn an_event_may_hold_several_tokens() {
     let pairs = [("vllm", "default"), ("vllm", "qwen3"), ("sglang", "qwen3_6"), ("generic", "deepseek_v3")];
-    check_pairs(&pairs, &[Usage::None, Usage::Continuous], &BREAKS, |config| config.tokens_per_event = 3);
+    check_pairs(&pairs, &[Usage::None, Usage::Continuous], &SEVERAL, |config| config.tokens_per_event = 3);
 }
 
 #[test]

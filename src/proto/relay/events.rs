@@ -247,7 +247,7 @@ impl Relay {
         let ours = self.leg.splice.is_some();
         // Events without data say nothing, and what follows a finished answer is not of it.
         let says_nothing = event.data.trim_ascii().is_empty() || self.partial.is_finished();
-        if ours && says_nothing {
+        if says_nothing && (ours || self.held.is_some()) {
             return Flow::Read;
         }
         if !says_nothing {

@@ -53,18 +53,28 @@ const TAIL_WAIT: Duration = Duration::from_secs(5);
 /// from a leg that has already been given up.
 #[derive(Debug)]
 pub struct Relay {
+    /// The client's request; `None`: not understood or too long to be kept, so that nothing is continued.
     request: Option<ChatRequest>,
+    /// Why the request can never be continued, if so; known from the start.
     excluded: Option<Exclusion>,
     policy: Policy,
+    /// How the model of the continuing upstream writes, and what serves it.
     family: Family,
     engine: Engine,
+    /// What the request ids of continuations begin with.
     rid: String,
+    /// The answer so far, as far as it was passed on or is held back.
     partial: Partial,
+    /// The leg that writes, or is to write next.
     leg: LegState,
+    /// Tool calls held back; set with the first of them, cleared when they are released or dropped.
     held: Option<Held>,
+    /// Tool calls are to be held back; cleared for good when they have outgrown their limit.
     may_hold: bool,
     state: State,
+    /// What the shell has not fetched yet.
     actions: VecDeque<Action>,
+    /// How the client's own leg ended; set at its failure if the policy is to mirror it.
     mirror: Option<Mirror>,
     /// When the stream lost its engine; cleared when text flows again.
     lost_at: Option<Duration>,
@@ -72,6 +82,7 @@ pub struct Relay {
     empty_stop: bool,
     /// This leg has sent the usage of the whole answer.
     usage_sent: bool,
+    /// A data event has come, of any leg.
     first_event_seen: bool,
     /// Something was passed on that was not understood: the partial is not the answer, and will not be continued.
     blind: bool,

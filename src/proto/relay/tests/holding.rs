@@ -26,6 +26,15 @@ fn held_tool_calls_come_whole_with_the_finish_reason() {
 }
 
 #[test]
+fn events_that_say_nothing_release_nothing() {
+    let mut bench = bench(REQUEST, holding(10_000));
+    bench.send(&[&role("1"), &text("1", "a"), &tool("1", "{"), ""]);
+    assert_eq!(bench.log.events, [role("1"), text("1", "a")]);
+    bench.cut();
+    assert_eq!(bench.next_leg().plan, "chat-continue");
+}
+
+#[test]
 fn a_failure_while_holding_drops_what_is_held_and_continues_from_before_it() {
     for (name, fail) in super::failures::ways() {
         let mut bench = bench(REQUEST, Policy { max_event: 1_000, ..holding(10_000) });

@@ -1,4 +1,4 @@
-//! The relay's rules, one by one. The simulation over whole recorded streams is `tests/simulation.rs`.
+//! The relay's rules, one by one. The simulation over whole recorded streams is `tests/simulation`.
 
 mod failures;
 mod holding;
