@@ -2,13 +2,14 @@
 //! several tokens in one event, escapes.
 
 use baton::mock::{Config, ReasoningField};
+use baton::proto::relay::LegEnd;
 use serde_json::Value;
 
 use super::breaks::Break;
 use super::case::{Case, Usage};
 use super::compare::assert_whole;
 use super::every_event::check;
-use super::run::Said;
+use super::run::{Reply, Said, data_of};
 
 const SEVERAL: [Break; 5] = [Break::Reset, Break::CleanEnd, Break::Abort, Break::Done, Break::Stall];
 
@@ -146,5 +147,23 @@ fn limits_and_floors_go_down_with_what_was_written() {
                 assert_eq!(body["thinking_token_budget"], 50 - thought, "{family} on {engine} after {cut} events");
             }
         }
+    }
+}
+
+#[test]
+fn a_fingerprint_in_every_event_is_that_of_the_first_engine() {
+    // OpenAI's own servers send it so; the scripted wires do not, hence it is put in here.
+    let named = |bytes: &[u8], name: &str| {
+        let text = String::from_utf8(bytes.to_vec()).expect("text");
+        text.replace("}\n\n", &format!(r#","system_fingerprint":"{name}"}}{}"#, "\n\n")).into_bytes()
+    };
+    let stream = Case::new("sglang", "default", Usage::None).answered();
+    let whole = data_of(&named(&stream.uncut.concat(), "fp-a"));
+    for cut in 1..stream.uncut.len() {
+        let mut run = stream.open();
+        run.feed(&named(&stream.bytes(cut), "fp-a"));
+        run.end(LegEnd::Reset);
+        run.serve(|start| Reply::Whole(named(&stream.answer(start), "fp-b")));
+        assert_eq!(run.log.events, whole[..whole.len() - 1], "after {cut} events");
     }
 }
