@@ -93,7 +93,8 @@ async fn demo() -> Result<bool> {
     for engine in &engines {
         println!("{} {}", ink(Ink::Bold, &format!("engine {}", engine.name)), engine.url);
     }
-    let plot = "The same question is put to engine B directly first, for comparison. Then through Baton:";
+    let plot = "The engines are scripted: their text is words of many languages at random, so that every byte can be compared.\n\
+                The question is put to engine B directly first, for comparison, and then to Baton. Thinking comes first, dimmed:";
     println!("\n{}\n", ink(Ink::Dim, plot));
 
     let uncut = ask(&client, &engines[1].url).await?;
@@ -126,7 +127,8 @@ async fn demo() -> Result<bool> {
 }
 
 fn summary(answer: &Answer, uncut: &Answer, killed: Option<&str>, gap: Option<Duration>) -> bool {
-    let equal = answer.reasoning == uncut.reasoning && answer.content == uncut.content && answer.finish == uncut.finish;
+    let same_end = answer.finish == uncut.finish && answer.usage == uncut.usage;
+    let equal = answer.reasoning == uncut.reasoning && answer.content == uncut.content && same_end;
     let whole = answer.done && answer.error.is_none() && answer.ids.len() == 1 && answer.finish.is_some();
     let engines = match killed {
         Some("A") => "A, then B",
@@ -233,7 +235,7 @@ async fn send(client: &reqwest::Client, url: &str) -> Result<reqwest::Response> 
     let body = json!({
         "model": "mock",
         "stream": true,
-        "stream_options": {"include_usage": true},
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true},
         "seed": 7,
         "messages": [{"role": "user", "content": "Tell me about relay races."}],
     });

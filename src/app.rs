@@ -62,7 +62,7 @@ const CLIENT_KEEPALIVE: TcpKeepalive = TcpKeepalive {
 #[derive(Debug, Error)]
 pub enum StartError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {why}")]
+    #[error("cannot listen on {address}: {why}; free it, or write another one at server.listen or server.admin")]
     Listen {
         /// The address, from `server.listen` or `server.admin`.
         address: SocketAddr,

@@ -16,7 +16,7 @@ use super::settings::{
 use super::units::{
     GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
 };
-use crate::proto::resume::{Engine, Family};
+use crate::proto::resume::{self, Engine, Family};
 
 /// The names `engine` may have. Those without quirks that Baton knows of behave as `generic`.
 pub const ENGINES: &[&str] =
@@ -159,6 +159,9 @@ fn upstream(
     let balance = table.or("balance", Balance::default(), balance, mistakes);
     let upstream = Upstream { name: name?, engine: engine?, family: family?, endpoints: endpoints?, balance };
     let (engine, family) = (Engine::named(&upstream.engine).0, Family::named(&upstream.family).0);
+    if let Some(why) = resume::never(&family, &engine) {
+        warnings.push(format!("{}: answers of this upstream are never continued: {why}", table.place()));
+    }
     warnings.extend(engine.cautions(&family).map(|words| format!("{}: {words}", table.place())));
     Some(upstream)
 }
@@ -168,10 +171,11 @@ fn family(item: &Item<'_>, warnings: &mut Vec<String>, mistakes: &mut Mistakes) 
     let family = item.read(|v| name(v.text()?), mistakes)?;
     if !Family::is_known(&family) {
         warnings.push(format!(
-            "{}: {} is not a family that Baton knows; it gets the default form (<think>…</think>) and the thinking key \
-             `thinking`, which nobody has verified for it",
+            "{}: {} is not a family that Baton knows ({}); it gets the default form (<think>…</think>) and the thinking \
+             key `thinking`, which nobody has verified for it",
             item.place(),
-            item.shown()
+            item.shown(),
+            Family::all().collect::<Vec<_>>().join(", ")
         ));
     }
     Some(family)

@@ -260,4 +260,16 @@ routes:
     assert!(warnings[2].starts_with("line 6: routes[1]: is never used"), "{warnings:?}");
 }
 
+#[test]
+fn a_family_that_an_engine_never_continues_is_warned_of() {
+    for (engine, family) in [("vllm", "gpt-oss"), ("vllm", "deepseek-v3.2"), ("sglang", "gpt-oss")] {
+        let text = format!(
+            "upstreams: [{{name: a, engine: {engine}, family: {family}, endpoints: [\"http://x:1\"]}}]\n\
+             routes: [{{match: {{model: \"*\"}}, upstream: a}}]\n"
+        );
+        let warnings = read(&text).warnings;
+        assert!(warnings[0].contains("upstreams[0]: answers of this upstream are never continued"), "{warnings:?}");
+    }
+}
+
 mod wrong_files;

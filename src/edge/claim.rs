@@ -150,7 +150,9 @@ async fn first_leg(
 ) -> Result<std::result::Result<Leg, OpenError>> {
     let cluster = gateway.cluster(chat.route.upstream);
     let mut failed = Vec::new();
+    let policy = policy(chat.route);
     loop {
+        let pause = policy.pause_before(failed.len() as u32 + 1);
         // The wait for the header has no bound here: a long prompt is no failure, and the client decides how long it waits.
         let ask = Ask {
             head: &chat.head,
@@ -160,9 +162,13 @@ async fn first_leg(
             avoid: &failed,
         };
         gateway.metrics().leg_started(cluster.name());
+        let open = async {
+            tokio::time::sleep(pause).await;
+            Leg::open(gateway.connector(), cluster, ask).await
+        };
         let opened = tokio::select! {
             biased;
-            opened = Leg::open(gateway.connector(), cluster, ask) => opened,
+            opened = open => opened,
             _ = session.read_body_or_idle(true) => {
                 gateway.metrics().client_left();
                 return Err(opaque::client_gone());

@@ -12,10 +12,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::wire::{self, End};
 use crate::journal::{Pulled, Reader};
 
-/// Most bytes taken out of the journal for one write. What more there is follows in the next one.
-const WRITE_SIZE: usize = 64 * 1024;
+/// Most bytes taken out of the journal for one write. What more there is follows in the next one, and a client that takes so
+/// little at a time is not [`STUCK`].
+const WRITE_SIZE: usize = 16 * 1024;
 
-/// A client that takes no byte for this long is gone, whatever its connection says.
+/// A client that does not take one write in this time is gone, whatever its connection says.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Stands for "no heartbeats": longer than any connection lives, short enough for a timer.

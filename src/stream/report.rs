@@ -155,6 +155,8 @@ impl Report {
     pub(super) fn end(&mut self, relay: &Relay, attached: Attached, sent: Sent, took: Duration) {
         let outcome = match relay.seal() {
             _ if attached == Attached::Lost => Outcome::Incomplete,
+            // Whatever the engine did meanwhile, nobody has got it.
+            _ if attached == Attached::ClientGone => Outcome::Abandoned,
             Some(Seal::Finished) => Outcome::Finished,
             Some(Seal::Mirrored(_)) => Outcome::Mirrored,
             Some(Seal::Abandoned) => Outcome::Abandoned,

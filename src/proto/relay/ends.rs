@@ -68,7 +68,7 @@ impl Relay {
         self.leg = LegState::new(number, attempt, plan, splice, now);
         self.leg.body = body;
         if plan != AGAIN {
-            self.leg.probation = Some(Probation::new(&self.partial));
+            self.leg.probation = Some(Probation::new(&self.partial, attempt));
         }
         self.partial.begin_leg();
         self.usage_sent = false;
@@ -119,8 +119,9 @@ impl Relay {
             return self.finish(true, sink);
         }
         self.release(Note::ToolCallsReleased, sink);
-        // An engine's error about the request itself, before any text, is the answer to the request.
-        let is_the_answer = matches!(stop, Stop::RefusedByEngine(_)) && self.leg.splice.is_none() && event.is_some();
+        // An engine's error before any text, after which nobody else is asked, is the answer to the request.
+        let is_error = matches!(cause, Cause::ErrorEvent { .. });
+        let is_the_answer = is_error && self.leg.splice.is_none() && self.partial.only_white_space().is_some();
         if is_the_answer || self.policy.on_incomplete == OnIncomplete::Mirror {
             return self.give_up_mirroring(event, open, sink);
         }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::Relay;
-use super::guard::{Verdict, guarded};
+use super::guard::{Probation, Verdict, guarded};
 use super::hold::Held;
 use super::input::{Cause, Continuation};
 use super::leg::Told;
 use super::output::Note;
 use super::state::{OutFrame, State};
-use crate::proto::chat::{self, ChatRequest, Chunk, ChunkChoice, FinishReason, Malformed, Parsed};
+use crate::proto::chat::{self, ChatRequest, Chunk, ChunkChoice, FinishReason, Malformed, Parsed, Phase};
 use crate::proto::record::{MirroredEnd, Record, Seal, Sink};
 use crate::proto::splice::Splice;
 use crate::proto::sse::Event;
@@ -42,7 +42,8 @@ impl Relay {
             }
             Told::Done => self.failed_at(now, Cause::DoneWithoutFinish, event, sink),
             Told::Error(error) => {
-                self.failed_at(now, Cause::ErrorEvent { code: error.code, message: error.message }, event, sink)
+                let chat::EngineError { code, kind, message } = error;
+                self.failed_at(now, Cause::ErrorEvent { code, kind, message }, event, sink)
             }
             Told::Malformed(why) => self.on_malformed(now, why, event, sink),
         }
@@ -116,13 +117,13 @@ impl Relay {
         };
         if let Some(probation) = &mut self.leg.probation {
             match probation.judge(&chunk) {
-                Verdict::Restarted => return self.failed_at(now, Cause::Restarted, event, sink),
-                Verdict::Repeats => {
-                    probation.held.push((event.event.map(str::to_owned), rewritten.to_vec()));
+                Verdict::Silent if !probation.holds() => {}
+                Verdict::Silent | Verdict::Repeats => {
+                    probation.hold(event.event, rewritten);
                     self.progressed(now, false);
                     return Flow::Read;
                 }
-                Verdict::GoesOn if probation.is_silent() => {}
+                Verdict::Restarted => return self.failed_at(now, Cause::Restarted, event, sink),
                 Verdict::GoesOn => self.pass_probation(now, sink),
             }
         }
@@ -137,20 +138,23 @@ impl Relay {
     /// The leg goes on where the answer was cut: what was held back until that was clear is passed on.
     fn pass_probation(&mut self, now: Duration, sink: &mut dyn Sink) {
         let Some(probation) = self.leg.probation.take() else { return };
-        for (event, data) in &probation.held {
-            if let Ok(Parsed::Chunk(chunk)) = chat::parse(data) {
-                self.deliver(now, &chunk, event.as_deref(), data, sink);
+        for (event, data) in probation.into_held() {
+            if let Ok(Parsed::Chunk(chunk)) = chat::parse(&data) {
+                self.deliver(now, &chunk, event.as_deref(), &data, sink);
             }
         }
     }
 
     /// A continuation whose first word is `stop`. Right if the cut came between the last text and the finish reason; wrong if
-    /// the engine has closed the turn by mistake (vllm#46256, sglang#12140). A second engine's word decides.
+    /// the engine has closed the turn by mistake (vllm#46256, sglang#12140). A second engine's word decides, but none is
+    /// believed where the answer has not begun yet.
     fn is_doubtful_stop(&self, chunk: &Chunk<'_>) -> bool {
+        let confirmed = self.empty_stop && self.known().phase() == Phase::Content;
+        let holds = self.leg.probation.as_ref().is_some_and(Probation::holds);
         self.leg.number > 1
             && !self.leg.wrote
-            && !self.empty_stop
-            && self.leg.attempt < self.policy.attempts
+            && !holds
+            && !confirmed
             && self.known().has_text()
             && chunk.choices.iter().any(|choice| choice.finish_reason == Some(FinishReason::Stop))
             && !chunk.choices.iter().any(|choice| choice.has_output())

@@ -72,7 +72,7 @@ impl Default for Policy {
 
 impl Policy {
     /// The pause before this try of a leg, counted from 1.
-    pub(super) fn pause_before(&self, attempt: u32) -> Duration {
+    pub fn pause_before(&self, attempt: u32) -> Duration {
         match attempt.checked_sub(3) {
             None => Duration::ZERO,
             Some(doublings) => self.backoff.saturating_mul(1 << doublings.min(16)).min(self.backoff_max),
@@ -125,8 +125,10 @@ pub enum Cause {
     CleanEnd,
     /// The engine sent an error event.
     ErrorEvent {
-        /// The engine's code, where it gave one (vLLM and SGLang: an HTTP status).
+        /// The engine's code, where it gave one (vLLM and SGLang: an HTTP status; vLLM's Rust frontend: a word).
         code: Option<String>,
+        /// Its type, such as `BadRequestError`.
+        kind: Option<String>,
         /// The engine's words.
         message: String,
     },
@@ -182,10 +184,10 @@ impl fmt::Display for Cause {
             Cause::Broken(_) => f.write_str("the connection to the engine broke"),
             Cause::TornEvent => f.write_str("the engine's response ended inside an event"),
             Cause::CleanEnd => f.write_str("the engine's response ended without a finish reason"),
-            Cause::ErrorEvent { code: Some(code), message } => {
+            Cause::ErrorEvent { code: Some(code), message, .. } => {
                 write!(f, "the engine reported an error ({code}: {message})")
             }
-            Cause::ErrorEvent { code: None, message } => write!(f, "the engine reported an error ({message})"),
+            Cause::ErrorEvent { code: None, message, .. } => write!(f, "the engine reported an error ({message})"),
             Cause::Aborted => f.write_str("the engine aborted the request"),
             Cause::DoneWithoutFinish => f.write_str("the engine ended the stream without a finish reason"),
             Cause::Stalled => f.write_str("the engine stopped sending"),

@@ -182,6 +182,11 @@ impl Relay {
                 };
                 self.seal_with(Seal::Mirrored(end), sink);
             }
+            // The engine has ended in order; whether its answer is whole only the client can tell.
+            State::Streaming if self.blind && end == LegEnd::Clean && !torn => {
+                self.release(Note::ToolCallsReleased, sink);
+                self.seal_with(Seal::Mirrored(MirroredEnd::Clean), sink);
+            }
             State::Streaming => {
                 let cause = match end {
                     LegEnd::Reset => Cause::Reset,
@@ -230,6 +235,8 @@ impl Relay {
             _ if !self.known().has_text() => self.leg.stall_accepted = true,
             _ => match self.next(&Cause::Stalled) {
                 Ok(_) if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
+                // A later leg is Baton's own, and its end is for Baton to say.
+                Err(_) if self.leg.number > 1 => self.failed(now, stalled, sink),
                 Ok(next) => {
                     self.leg.stall_accepted = true;
                     self.note(Note::Observed { cause: Cause::Stalled.code(), plan: next.plan });

@@ -81,6 +81,10 @@ impl Relay {
         if self.blind {
             return Err(Stop::NotUnderstood);
         }
+        // After a finish reason nothing may follow, whatever other choices there are.
+        if self.known().choices.iter().any(|choice| choice.finish.is_some()) {
+            return Err(Stop::NoPlan(Refused::Finished));
+        }
         let (number, attempt) = self.number_of_next(cause)?;
         let partial = self.known();
         let rid = format!("{}-{number}-{attempt}", self.rid);
@@ -114,7 +118,7 @@ impl Relay {
         }
         let status = match cause {
             Cause::Refused(Refusal::Status { status, .. }) => Some(*status),
-            Cause::ErrorEvent { code, .. } => code.as_deref().and_then(|code| code.parse().ok()),
+            Cause::ErrorEvent { code, kind, .. } => status_of(code.as_deref(), kind.as_deref()),
             _ => None,
         };
         if let Some(status) = status.filter(|status| is_about_the_request(*status)) {
@@ -125,6 +129,17 @@ impl Relay {
         }
         Ok((self.leg.number, self.leg.attempt + 1))
     }
+}
+
+/// The HTTP status that an error event stands for, where it says one: as a number (vLLM, SGLang), or in the words that OpenAI
+/// and vLLM's Rust frontend have for a request that is wrong.
+fn status_of(code: Option<&str>, kind: Option<&str>) -> Option<u16> {
+    let number = code.and_then(|code| code.parse::<f64>().ok()).map(|number| number as u16);
+    let says = |word: &str| {
+        let word = word.to_ascii_lowercase().replace('_', "");
+        ["badrequest", "invalidrequest", "contextlength"].iter().any(|wrong| word.contains(wrong))
+    };
+    number.or_else(|| [code, kind].into_iter().flatten().any(says).then_some(400))
 }
 
 /// A status that speaks of the request itself and not of the engine's state, so that another engine would say the same.

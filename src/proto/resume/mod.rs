@@ -180,6 +180,15 @@ pub fn plan(
     Ok(Plan { kind: PlanKind::ChatContinue, body, seam: words.seam })
 }
 
+/// Why no answer of this family is ever continued on this engine, unless it is forced; `None`: it depends on the answer.
+pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
+    let (family, engine) = (family.spec(), engine.spec());
+    if engine.flag_ignored_by.contains(&family.renderer) {
+        return Some(Refused::FlagIgnored);
+    }
+    family.forms(engine.joint).is_none().then_some(Refused::NoForm)
+}
+
 /// The client's own request once more, for an answer of which nothing has been delivered: as the client sent it, except that a
 /// request id of the client's own becomes `rid` where the engine wants a fresh one. Leg 1 may still hold the client's, and one
 /// that is in use twice is an error (SGLang 0.5.23).

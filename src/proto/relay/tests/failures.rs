@@ -323,6 +323,73 @@ fn a_role_that_has_not_been_shown_comes_with_the_next_leg_and_once() {
 }
 
 #[test]
+fn a_later_leg_that_stalls_for_good_ends_the_stream() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", "a")]);
+    bench.cut();
+    bench.next_leg();
+    bench.send(&[&text("2", "b")]);
+    bench.wait(20 * S);
+    assert_eq!(bench.reason(), "stall");
+}
+
+#[test]
+fn a_stop_at_once_is_never_believed_where_the_answer_has_not_begun() {
+    let thinking = chunk_of("1", r#"{"reasoning":"hm"}"#, "null");
+    let mut early = bench_for(REQUEST, Policy::default(), "qwen3", "sglang");
+    early.send(&[&role("1"), &thinking]);
+    early.cut();
+    for _ in 0..3 {
+        early.wait(S);
+        early.next_leg();
+        early.send(&[&finish("2", "stop")]);
+    }
+    assert_eq!(early.reason(), "empty_stop");
+}
+
+#[test]
+fn a_rest_of_one_word_that_is_the_beginnings_too_is_delivered() {
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", LONG)]);
+    bench.cut();
+    bench.next_leg();
+    bench.send(&[&role("2"), &text("2", "It"), &finish("2", "stop"), "[DONE]"]);
+    assert_eq!(bench.log.events[2..], [text("1", "It"), finish("1", "stop")]);
+    assert_eq!(bench.log.seal, Some(Seal::Finished));
+}
+
+#[test]
+fn nothing_is_written_behind_a_finish_reason_for_the_sake_of_another_choice() {
+    let stray = r#"{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":1,"delta":{"content":"Z"},"finish_reason":null}]}"#;
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), &text("1", "a"), &finish("1", "stop"), stray]);
+    bench.cut();
+    assert!(bench.starts().is_empty());
+    assert_eq!(bench.reason(), "reset");
+}
+
+#[test]
+fn an_engines_error_before_any_text_passes_where_nobody_else_is_asked() {
+    let excluded = r#"{"model":"m","messages":[],"stream":true,"response_format":{"type":"json_object"}}"#;
+    let off = Policy { continuation: Continuation::Off, ..Policy::default() };
+    for (request, policy) in [(excluded, Policy::default()), (REQUEST, off)] {
+        let mut bench = bench(request, policy);
+        bench.send(&[&role("1"), ERROR, "[DONE]"]);
+        bench.end(LegEnd::Clean);
+        assert_eq!(bench.log.events, [role("1"), ERROR.to_owned()]);
+    }
+    for error in [
+        r#"{"error":{"message":"too long","type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}"#,
+        r#"{"error":{"message":"bad","type":"BadRequestError","code":"400.0"}}"#,
+    ] {
+        let mut bench = bench(REQUEST, Policy::default());
+        bench.send(&[error]);
+        assert!(bench.starts().is_empty(), "{error}");
+        assert_eq!(bench.log.events, [error]);
+    }
+}
+
+#[test]
 fn events_without_data_and_events_after_the_end_do_no_harm() {
     let mut bench = bench(REQUEST, Policy::default());
     bench.send(&[&role("1"), "", &text("1", "a"), "", &finish("1", "stop"), "not json", "[DONE]"]);
