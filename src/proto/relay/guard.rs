@@ -11,7 +11,10 @@ const REPEATED: usize = 32;
 const REPEATED_AGAIN: usize = 256;
 
 /// A text shorter than this, in characters, has no beginning that could be told from its continuation.
-const SHORTEST: usize = 16;
+const SHORTEST: usize = 4;
+
+/// So many first characters are looked at for a period.
+const PERIOD_WITHIN: usize = 64;
 
 /// Where so many first characters come again in a text, it repeats itself, and may do so once more.
 const RECURS: usize = 8;
@@ -124,8 +127,17 @@ fn beginning(text: &str, length: usize) -> Option<String> {
     let text = text.trim_start();
     let first = |count: usize| text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at]);
     let second = text.chars().next().map_or(0, char::len_utf8);
-    let tells = text.chars().nth(SHORTEST - 1).is_some() && !text[second..].contains(first(RECURS));
+    let tells = text.chars().nth(SHORTEST - 1).is_some()
+        && !text[second..].contains(first(RECURS))
+        && !is_periodic(first(PERIOD_WITHIN));
     tells.then(|| first(length).to_owned())
+}
+
+/// The text is a piece of it over and over, at least twice.
+fn is_periodic(text: &str) -> bool {
+    let characters: Vec<char> = text.chars().collect();
+    let half = characters.len() / 2;
+    (1..=half).any(|period| characters.iter().skip(period).eq(characters.iter().take(characters.len() - period)))
 }
 
 #[cfg(test)]
@@ -205,7 +217,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_text_that_repeats_itself_may_do_so_again() {
-        for (unit, times) in [("0, ", 8), ("ha ", 7), ("哈", 20), ("-", 20), ("| a | b |\\n", 3)] {
+        for (unit, times) in [("0, ", 2), ("0, ", 8), ("ha ", 7), ("哈", 20), ("-", 20), ("| a | b |\\n", 3)] {
             let mut partial = probation(&format!(r#"{{"content":"{}"}}"#, unit.repeat(times)));
             let rest = format!(r#"{{"content":"{}"}}"#, unit.repeat(40));
             assert_eq!(judge(&mut partial, &rest), Verdict::GoesOn, "{unit}");
@@ -260,7 +272,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_short_text_has_no_beginning_to_repeat() {
-        assert_eq!(judge(&mut probation(r#"{"content":"Yes, "}"#), r#"{"content":"Yes, yes"}"#), Verdict::GoesOn);
+        assert_eq!(judge(&mut probation(r#"{"content":"Yes"}"#), r#"{"content":"Yes, yes"}"#), Verdict::GoesOn);
+        assert_eq!(judge(&mut probation(r#"{"content":"Yes, "}"#), r#"{"content":"Yes, it is"}"#), Verdict::Restarted);
     }
 
     #[test]
