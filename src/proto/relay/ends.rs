@@ -9,6 +9,7 @@ use super::input::{Cause, Continuation, OnIncomplete};
 use super::next::{AGAIN, Next, Stop};
 use super::output::{Action, LegStart, Note};
 use super::state::{LegState, Mirror, State};
+use crate::proto::chat::json::Object;
 use crate::proto::chat::{self, ClientUsage, FinishReason, OriginalPrompt, Parsed, Recovered};
 use crate::proto::record::{MirroredEnd, Record, Seal, Sink};
 use crate::proto::resume::Refused;
@@ -119,8 +120,10 @@ impl Relay {
             return self.finish(true, sink);
         }
         self.release(Note::ToolCallsReleased, sink);
-        // An engine's error before any text, after which nobody else is asked, is the answer to the request.
-        let is_error = matches!(cause, Cause::ErrorEvent { .. });
+        // An engine's error before any text, after which nobody else is asked, is the answer to the request. A flat one is not:
+        // official clients take it for a chunk and see a stream that succeeds.
+        let wrapped = |data| serde_json::from_slice::<Object<'_>>(data).is_ok_and(|event| event.get("error").is_some());
+        let is_error = matches!(cause, Cause::ErrorEvent { .. }) && event.is_some_and(|(_, data)| wrapped(data));
         let is_the_answer = is_error && self.leg.splice.is_none() && self.partial.only_white_space().is_some();
         if is_the_answer || self.policy.on_incomplete == OnIncomplete::Mirror {
             return self.give_up_mirroring(event, open, sink);

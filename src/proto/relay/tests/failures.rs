@@ -290,6 +290,17 @@ fn white_space_alone_is_nothing_delivered_and_does_not_come_twice() {
 }
 
 #[test]
+fn a_flat_error_event_is_never_passed_on_for_clients_would_take_it_for_success() {
+    let flat = r#"{"object":"error","message":"context length","type":"BadRequestError","param":null,"code":400}"#;
+    let mut bench = bench(REQUEST, Policy::default());
+    bench.send(&[&role("1"), flat]);
+    assert_eq!(bench.log.events, [role("1")]);
+    assert_eq!(bench.reason(), "error_event");
+    let Some(Seal::Incomplete { message, .. }) = &bench.log.seal else { panic!("{:?}", bench.log.seal) };
+    assert!(message.contains("context length"), "{message}");
+}
+
+#[test]
 fn what_the_partial_cannot_hold_is_something_delivered() {
     let mut bench = bench(REQUEST, Policy::default());
     bench.send(&[&role("1"), &chunk_of("1", r#"{"content":[{"type":"text","text":"parts"}]}"#, "null")]);
