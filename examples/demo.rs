@@ -19,6 +19,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Nothing in here may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Far more than Baton needs to say that it listens.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
 /// Content events after which the engine is killed.
 const KILL_AFTER: u64 = 24;
 
@@ -87,7 +89,7 @@ async fn demo() -> Result<bool> {
     let mut engines = vec![start_engine("A")?, start_engine("B")?];
     let (baton_url, log, _baton) = start_baton(&engines)?;
     let client = reqwest::Client::builder().no_proxy().build()?;
-    wait_until_ready(&client, &baton_url).await?;
+    wait_until_ready(&log)?;
 
     println!("{}    {baton_url}", ink(Ink::Bold, "Baton"));
     for engine in &engines {
@@ -200,7 +202,7 @@ fn start_baton(engines: &[MockEngine]) -> Result<(String, Receiver<String>, Proc
     std::fs::write(&path, config.to_string())?;
     let mut child = Command::new(binary("baton")?)
         .args(["run".as_ref(), "-c".as_ref(), path.as_os_str()])
-        .env("RUST_LOG", "baton::stream=info")
+        .env("RUST_LOG", "baton=info")
         .stderr(Stdio::piped())
         .spawn()?;
     let stderr = child.stderr.take().ok_or("baton has no log")?;
@@ -220,15 +222,11 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Baton opens its port a moment after it starts.
-async fn wait_until_ready(client: &reqwest::Client, url: &str) -> Result<()> {
-    for _ in 0..200 {
-        match client.get(format!("{url}/health")).send().await {
-            Ok(response) if response.status().is_success() => return Ok(()),
-            _ => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
-    Err("Baton did not come up within ten seconds".into())
+/// Waits for the line with which Baton says that it listens.
+fn wait_until_ready(log: &Receiver<String>) -> Result<()> {
+    let said = |line: String| line.contains("listening on");
+    while !said(log.recv_timeout(STARTS_WITHIN).map_err(|_| "Baton did not come up")?) {}
+    Ok(())
 }
 
 async fn send(client: &reqwest::Client, url: &str) -> Result<reqwest::Response> {

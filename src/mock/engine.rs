@@ -156,11 +156,6 @@ impl Running {
         }
     }
 
-    /// Sets the status of `GET /health`.
-    pub fn set_health(&self, status: u16) {
-        self.shared.health.store(status, Ordering::Relaxed);
-    }
-
     /// Forgets all requests; numbering starts at 0 again. Streams that are running go on, unseen.
     pub fn reset(&self) {
         self.shared.log.reset();

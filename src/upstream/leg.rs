@@ -104,11 +104,6 @@ impl OpenError {
             }
         }
     }
-
-    /// Whether it is certain that no engine has seen any of the request.
-    pub fn is_unseen(&self) -> bool {
-        self.endpoint().is_none()
-    }
 }
 
 fn list(failures: &[ConnectFailure]) -> String {

@@ -267,20 +267,10 @@ impl Partial {
         self.opaque
     }
 
-    /// Something was passed on that is not in here.
-    pub fn set_opaque(&mut self) {
-        self.opaque = true;
-    }
-
     /// Whether as many choices as were asked for have appeared and every one of them is complete.
     pub fn is_finished(&self) -> bool {
         self.choices.len() >= self.expected
             && self.choices.iter().all(|choice| choice.finish.as_ref().is_some_and(FinishReason::is_finished))
-    }
-
-    /// Whether the engine ended a choice with `abort`.
-    pub fn is_aborted(&self) -> bool {
-        self.choices.iter().any(|choice| choice.finish == Some(FinishReason::Abort))
     }
 
     /// Whose fields the chunks have.
