@@ -10,6 +10,7 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use super::ids::IdList;
 use super::json::{self, Object};
 use super::usage::Usage;
 
@@ -39,6 +40,8 @@ pub struct Chunk<'a> {
     pub choices: Vec<ChunkChoice<'a>>,
     /// Token counts so far (continuous usage) or of the whole answer (the usage chunk).
     pub usage: Option<Usage>,
+    /// The ids of the prompt, in the first chunk, when they were asked for (`return_token_ids`).
+    pub prompt_token_ids: Option<IdList<'a>>,
 }
 
 impl Chunk<'_> {
@@ -67,8 +70,8 @@ pub struct ChunkChoice<'a> {
     pub finish_reason: Option<FinishReason>,
     /// Whether log probabilities of this piece came along.
     pub has_logprobs: bool,
-    /// How many tokens this piece is made of, when the engine lists their ids (`return_token_ids`).
-    pub token_ids: Option<u64>,
+    /// The ids of the tokens that this piece is made of, when the engine lists them (`return_token_ids`).
+    pub token_ids: Option<IdList<'a>>,
     /// Output that this view cannot hold: a refusal, audio, content that is not a string.
     pub opaque: bool,
     /// Whose fields the choice has.
@@ -309,7 +312,7 @@ impl Parsed<'_> {
 
 impl Chunk<'_> {
     fn into_owned(self) -> Chunk<'static> {
-        let Self { id, created, model, system_fingerprint, choices, usage } = self;
+        let Self { id, created, model, system_fingerprint, choices, usage, prompt_token_ids } = self;
         Chunk {
             id: own(id),
             created,
@@ -317,6 +320,7 @@ impl Chunk<'_> {
             system_fingerprint: system_fingerprint.map(own),
             choices: choices.into_iter().map(ChunkChoice::into_owned).collect(),
             usage,
+            prompt_token_ids: prompt_token_ids.map(IdList::into_owned),
         }
     }
 }
@@ -332,7 +336,7 @@ impl ChunkChoice<'_> {
             tool_calls: self.tool_calls.into_iter().map(ToolCallDelta::into_owned).collect(),
             finish_reason: self.finish_reason,
             has_logprobs: self.has_logprobs,
-            token_ids: self.token_ids,
+            token_ids: self.token_ids.map(IdList::into_owned),
             opaque: self.opaque,
             shape: self.shape,
         }

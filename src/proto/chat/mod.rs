@@ -11,6 +11,7 @@
 //! | `chunk` | [`parse`]: one event's data → a chunk, an engine's error or `[DONE]` |
 //! | `partial` | [`Partial`]: the fold of all chunks so far |
 //! | `frame` | [`learn`], [`text_in`]: the fast path for events that differ in one string only |
+//! | `ids` | [`TokenIds`]: the token ids of a prompt and an answer, compactly |
 //! | `tokens` | [`estimate`]: tokens in a text when nobody counted them |
 //! | `usage` | [`Usage`], [`merge`]: token counts, and those of the whole answer |
 //!
@@ -19,6 +20,7 @@
 
 mod chunk;
 mod frame;
+mod ids;
 pub(crate) mod json;
 mod partial;
 mod request;
@@ -33,6 +35,7 @@ pub use chunk::{
     ToolCallDelta, parse,
 };
 pub use frame::{LearnedFrame, learn, text_in};
+pub use ids::{IdList, TokenIds};
 pub use json::BadEscape;
 pub use partial::{Choice, Counted, Head, Partial, Phase, TextKind, ToolCall};
 pub use request::{ChatRequest, ClientUsage, Exclusion, RequestError};

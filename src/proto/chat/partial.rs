@@ -361,10 +361,10 @@ impl Partial {
         let fits = choice.add(piece);
         let answering = !choice.answer().is_empty() || !choice.tool_calls.is_empty();
         self.opaque |= !fits;
-        match piece.token_ids {
-            Some(count) => {
-                self.ids.total += count;
-                self.ids.thinking += if answering { 0 } else { count };
+        match &piece.token_ids {
+            Some(ids) => {
+                self.ids.total += ids.count();
+                self.ids.thinking += if answering { 0 } else { ids.count() };
             }
             None => self.ids.gaps |= piece.has_output(),
         }

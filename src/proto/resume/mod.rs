@@ -19,9 +19,13 @@
 mod body;
 mod engine;
 mod family;
+mod kind;
+mod version;
 
 pub use engine::{Engine, Joint};
 pub use family::{Family, Known};
+pub use kind::{Abilities, PlanKind, PlanSet, Question};
+pub use version::Version;
 
 use thiserror::Error;
 
@@ -51,22 +55,6 @@ pub struct Plan {
     pub body: Vec<u8>,
     /// What the splice has to know of the place where the legs meet.
     pub seam: Seam,
-}
-
-/// The ways to continue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PlanKind {
-    /// The partial is the last assistant message.
-    ChatContinue,
-}
-
-impl PlanKind {
-    /// For logs, metrics and configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ChatContinue => "chat-continue",
-        }
-    }
 }
 
 /// Why there is no plan. Nobody's fault: the stream then ends as it would have without a continuation.

@@ -29,7 +29,7 @@ fn said_by(chunk: &Chunk<'_>) -> String {
             said.push(format!("call {} {}", call.index, parts.join(" ")));
         }
         said.extend(choice.finish_reason.as_ref().map(|reason| format!("finish {}", reason.name())));
-        said.extend(choice.token_ids.map(|count| format!("ids {count}")));
+        said.extend(choice.token_ids.as_ref().map(|ids| format!("ids {}", ids.count())));
         said.extend(choice.has_logprobs.then(|| "logprobs".to_owned()));
         said.extend(choice.opaque.then(|| "opaque".to_owned()));
     }

@@ -73,7 +73,10 @@ fn tool_calls_come_in_pieces() {
 
 #[test]
 fn ids_and_log_probabilities_are_noticed() {
-    assert_eq!(only_choice(events(TOKEN_IDS).nth(1).unwrap()).token_ids, Some(1));
+    assert_eq!(
+        only_choice(events(TOKEN_IDS).nth(1).unwrap()).token_ids.map(|ids| ids.json().to_owned()),
+        Some("[71802]".to_owned())
+    );
     assert_eq!(only_choice(events(CONTENT).nth(1).unwrap()).token_ids, None);
     assert!(only_choice(events(LOGPROBS).nth(1).unwrap()).has_logprobs);
     assert!(!only_choice(events(LOGPROBS).next().unwrap()).has_logprobs);

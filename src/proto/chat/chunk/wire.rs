@@ -10,6 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::value::RawValue;
 
 use super::{Chunk, ChunkChoice, EngineError, FinishReason, Parsed, ReasoningField, Shape, ToolCallDelta};
+use crate::proto::chat::ids::IdList;
 use crate::proto::chat::json;
 use crate::proto::chat::usage::Usage;
 
@@ -274,6 +275,7 @@ struct WireEvent<'a> {
     system_fingerprint: Option<&'a RawValue>,
     choices: List<WireChoice<'a>>,
     usage: Option<&'a RawValue>,
+    prompt_token_ids: Option<&'a RawValue>,
     error: Option<&'a RawValue>,
 }
 
@@ -286,6 +288,7 @@ impl<'a> Fields<'a> for WireEvent<'a> {
             "model" => &mut self.model,
             "system_fingerprint" => &mut self.system_fingerprint,
             "usage" => &mut self.usage,
+            "prompt_token_ids" => &mut self.prompt_token_ids,
             "error" => &mut self.error,
             "choices" => {
                 map.next_value_seed(Fill(&mut self.choices))?;
@@ -325,6 +328,7 @@ impl<'a> WireEvent<'a> {
             system_fingerprint: text(self.system_fingerprint),
             choices: choices.map(|(at, choice)| choice.into_choice(at)).collect(),
             usage: self.usage.and_then(Usage::read),
+            prompt_token_ids: self.prompt_token_ids.and_then(IdList::of),
         }
     }
 }
@@ -369,18 +373,11 @@ impl<'a> WireChoice<'a> {
         let reason = text(self.finish_reason).filter(|reason| !reason.is_empty());
         choice.finish_reason = reason.map(|reason| FinishReason::from_name(&reason));
         choice.has_logprobs = self.logprobs.is_some_and(|value| !json::is_null(value));
-        choice.token_ids = self.token_ids.and_then(length);
+        choice.token_ids = self.token_ids.and_then(IdList::of);
         choice.opaque |= self.delta.odd;
         choice.shape = shape;
         choice
     }
-}
-
-/// How many elements a list has.
-fn length(list: &RawValue) -> Option<u64> {
-    let list = Some(list.get()).filter(|json| json.starts_with('['))?;
-    // Elements of no size: nothing is allocated.
-    serde_json::from_str::<Vec<IgnoredAny>>(list).ok().map(|list| list.len() as u64)
 }
 
 #[derive(Default)]
