@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use baton::proto::chat::{LearnedFrame, Parsed, Partial, learn, parse, text_in};
+use baton::proto::chat::{LearnedFrame, Parsed, Partial, learn, parse};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const EVENTS: usize = 2000;
@@ -39,9 +39,9 @@ fn fold_framed(data: &[Vec<u8>]) -> Partial {
     let mut partial = Partial::default();
     let mut known: Option<LearnedFrame> = None;
     for data in data {
-        let framed = known.as_ref().and_then(|known| Some((known.kind, text_in(&known.frame, data)?)));
+        let framed = known.as_ref().and_then(|known| Some((known.kind, known.read(data)?.text)));
         match framed {
-            Some((kind, text)) => partial.push_text(kind, text).unwrap(),
+            Some((kind, text)) => partial.push_text(kind, text, None).unwrap(),
             None => {
                 fold_parsed(&mut partial, data);
                 known = learn(data);

@@ -1,6 +1,6 @@
 //! Decoder, frame and fold.
 
-use baton::proto::chat::{LearnedFrame, Parsed, Partial, learn, parse, text_in};
+use baton::proto::chat::{LearnedFrame, Parsed, Partial, learn, parse};
 use baton::proto::record::{FrameId, Record};
 use baton::proto::sse::{DEFAULT_MAX_EVENT, Decoder, Item, encode};
 
@@ -32,8 +32,8 @@ fn read(
         let mut items = decoder.feed(piece);
         while let Some(item) = items.next() {
             let Ok(Item::Event(event)) = item else { continue };
-            let text = text_in(&known.frame, event.data).expect("every event of this stream fits its frame");
-            partial.push_text(known.kind, text).expect("every text of this stream is valid");
+            let text = known.read(event.data).expect("every event of this stream fits its frame").text;
+            partial.push_text(known.kind, text, None).expect("every text of this stream is valid");
             log.clear();
             Record::Framed { frame: FrameId(0), text }.encode(log);
             events += 1;

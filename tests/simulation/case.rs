@@ -156,7 +156,7 @@ impl Answered {
         let key = (start.leg, start.attempt, start.body.clone());
         let answer = answers.entry(key).or_insert_with(|| {
             let number = u64::from(start.leg * 10 + start.attempt);
-            let events = mock::events(&self.case.later, &start.body, number);
+            let events = mock::events(&self.case.later, start.work.body(), number);
             events
                 .unwrap_or_else(|(status, words)| {
                     let (family, engine) = (self.case.family, self.case.engine);

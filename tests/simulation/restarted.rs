@@ -60,7 +60,7 @@ fn cuts(stream: &Answered) -> Vec<usize> {
 /// An answer of an engine that treats the flag so.
 fn answer(stream: &Answered, start: &LegStart, continuation: Continuation) -> Reply {
     let config = Config { continuation, ..stream.case.later.clone() };
-    let answer = events(&config, &start.body, u64::from(start.leg * 10 + start.attempt));
+    let answer = events(&config, start.work.body(), u64::from(start.leg * 10 + start.attempt));
     Reply::Whole(answer.expect("the engine sees nothing wrong").concat())
 }
 

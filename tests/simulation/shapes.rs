@@ -136,7 +136,7 @@ fn limits_and_floors_go_down_with_what_was_written() {
             let (run, _) = check(&stream, &stream.bytes(cut), cut, Break::Reset);
             // The scripted engine checks the limits to the token, and of the others that they never grow.
             for start in run.starts.iter().filter(|start| start.plan == "chat-continue") {
-                let body: Value = serde_json::from_slice(&start.body).expect("a request");
+                let body: Value = serde_json::from_slice(start.work.body()).expect("a request");
                 let written = stream.tokens(cut);
                 assert_eq!(
                     body["min_tokens"],

@@ -27,12 +27,16 @@ impl TokenIds {
 
     /// Appends the ids of a JSON list. False, and nothing is appended, when it is anything but a list of whole numbers below 2^32.
     pub fn push_json(&mut self, json_list: &str) -> bool {
+        let inside = json_list.trim_ascii().strip_prefix('[').and_then(|inside| inside.strip_suffix(']'));
+        inside.is_some_and(|inside| self.push_inside(inside))
+    }
+
+    /// The same with a list's inside, without its brackets.
+    pub fn push_inside(&mut self, inside: &str) -> bool {
         let before = (self.bytes.len(), self.len);
-        let inner = json_list.trim_ascii().strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
-        let read = inner.is_some_and(|inner| {
-            inner.trim_ascii().is_empty()
-                || inner.split(',').all(|id| id.trim_ascii().parse().map(|id| self.push(id)).is_ok())
-        });
+        let number = |id: &str| Some(id.trim_ascii()).filter(|id| !id.starts_with('+'))?.parse().ok();
+        let read =
+            inside.trim_ascii().is_empty() || inside.split(',').all(|id| number(id).map(|id| self.push(id)).is_some());
         if !read {
             self.bytes.truncate(before.0);
             self.len = before.1;
@@ -188,7 +192,8 @@ mod tests {
 
     #[test]
     fn what_is_no_list_of_ids_is_not_read() {
-        for json in ["", "null", "[", "[1", "1]", "[-1]", "[1.0]", "[4294967296]", "[\"1\"]", "[1,]", "[1 2]", "[[1]]"]
+        for json in
+            ["", "null", "[", "[1", "1]", "[-1]", "[1.0]", "[4294967296]", "[\"1\"]", "[1,]", "[1 2]", "[[1]]", "[+1]"]
         {
             assert_eq!(TokenIds::read(json), None, "{json}");
         }

@@ -10,7 +10,7 @@
 //! | `request` | [`ChatRequest`]: what the client asked for, and what rules out a continuation |
 //! | `chunk` | [`parse`]: one event's data → a chunk, an engine's error or `[DONE]` |
 //! | `partial` | [`Partial`]: the fold of all chunks so far |
-//! | `frame` | [`learn`], [`text_in`]: the fast path for events that differ in one string only |
+//! | `frame` | [`learn`], [`LearnedFrame`]: the fast path for events that differ in one string only |
 //! | `ids` | [`TokenIds`]: the token ids of a prompt and an answer, compactly |
 //! | `tokens` | [`estimate`]: tokens in a text when nobody counted them |
 //! | `usage` | [`Usage`], [`merge`]: token counts, and those of the whole answer |
@@ -34,10 +34,10 @@ pub use chunk::{
     Chunk, ChunkChoice, EngineError, Fault, FinishReason, Malformed, Parsed, Place, ReasoningField, Shape,
     ToolCallDelta, parse,
 };
-pub use frame::{LearnedFrame, learn, text_in};
+pub use frame::{Filling, LearnedFrame, learn};
 pub use ids::{IdList, TokenIds};
 pub use json::BadEscape;
-pub use partial::{Choice, Counted, Head, Partial, Phase, TextKind, ToolCall};
+pub use partial::{Choice, Counted, Head, Ids, Onward, Partial, Phase, TextKind, ToolCall};
 pub use request::{ChatRequest, ClientUsage, Exclusion, RequestError};
 pub use tokens::{Ratios, estimate};
 pub use usage::{OriginalPrompt, Recovered, Usage, merge};

@@ -1,9 +1,16 @@
 //! What has been generated so far: the fold of a stream's chunks.
 
+use std::borrow::Cow;
+
 use super::chunk::{Chunk, ChunkChoice, FinishReason, ReasoningField, Shape, ToolCallDelta};
 use super::json::{self, BadEscape};
 use super::tokens::{Ratios, estimate};
 use super::usage::Usage;
+
+mod trail;
+
+pub use self::trail::Ids;
+use self::trail::Trail;
 
 /// Choices kept of one answer; OpenAI's own limit for `n`. Pieces of further ones make the partial [opaque](Partial::is_opaque).
 const MAX_CHOICES: usize = 128;
@@ -47,9 +54,22 @@ pub struct Partial {
     estimated: bool,
     /// How much of choice 0 the last usage covers.
     counted: Extent,
-    ids: IdCount,
+    trail: Trail,
+    /// The counts, by usage and by ids, when the last chunk was folded.
+    seen: (u64, u64),
     /// Tokens have been counted whose text may still be withheld.
     ahead: bool,
+}
+
+/// From where a further leg goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onward {
+    /// From the start: nothing has been delivered.
+    Again,
+    /// From the text.
+    Text,
+    /// Behind so many of the answer's token ids.
+    Ids(usize),
 }
 
 /// One choice of the answer.
@@ -121,16 +141,6 @@ struct Extent {
     tools: usize,
 }
 
-/// Token ids listed with the chunks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct IdCount {
-    total: u64,
-    /// Those that came before the answer's text.
-    thinking: u64,
-    /// Text came without ids, so the numbers do not cover everything.
-    gaps: bool,
-}
-
 impl Default for Partial {
     fn default() -> Self {
         Self::new(1)
@@ -151,14 +161,41 @@ impl Partial {
             opaque: false,
             estimated: false,
             counted: Extent::default(),
-            ids: IdCount::default(),
+            trail: Trail::default(),
+            seen: (0, 0),
             ahead: false,
         }
     }
 
-    /// Adds what a chunk says.
+    /// Adds what a chunk says, its token ids included.
     pub fn fold(&mut self, chunk: &Chunk<'_>) {
-        let counted = self.counts();
+        self.hear(chunk);
+        self.show(chunk);
+    }
+
+    /// Takes note of the token ids that an engine lists with a chunk: the half of [`fold`](Self::fold) that wants the chunk as the
+    /// engine sent it, where the client is to see another one. Comes before [`show`](Self::show).
+    pub fn hear(&mut self, chunk: &Chunk<'_>) {
+        if let Some(prompt) = &chunk.prompt_token_ids {
+            self.trail.hear_prompt(prompt);
+        }
+        for piece in &chunk.choices {
+            let begun = self.choices.iter().find(|choice| choice.index == piece.index);
+            let has = |text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| !text.is_empty());
+            let answering = begun.is_some_and(|choice| !choice.answer().is_empty() || !choice.tool_calls.is_empty())
+                || has(&piece.content)
+                || !piece.tool_calls.is_empty();
+            self.trail.hear(piece, answering);
+        }
+    }
+
+    /// The ids of the prompt and of the whole answer so far, if every one of them is known.
+    pub fn ids(&self) -> Option<Ids<'_>> {
+        self.trail.ids()
+    }
+
+    /// Adds what a chunk says but its token ids: the half of [`fold`](Self::fold) that wants the chunk as the client sees it.
+    pub fn show(&mut self, chunk: &Chunk<'_>) {
         self.fold_head(chunk);
         for piece in &chunk.choices {
             self.fold_choice(piece);
@@ -167,16 +204,18 @@ impl Partial {
             self.usage = Some(usage.clone());
             self.counted = self.extent();
         }
-        self.ahead = self.runs_ahead(chunk, counted);
+        self.ahead = self.runs_ahead(chunk);
+        self.seen = self.counts();
     }
 
     /// Adds text from an event that matched a frame: the content of a JSON string, escapes and all, for choice 0.
     ///
-    /// The same as folding the whole event, as long as the event the frame was learned from has been folded.
+    /// The same as folding the whole event, as long as the event the frame was learned from has been folded. `ids` is the inside of
+    /// the event's list of token ids, if the frame has one.
     ///
     /// # Errors
     /// When `escaped` is not the content of a JSON string; then nothing has changed.
-    pub fn push_text(&mut self, kind: TextKind, escaped: &[u8]) -> Result<(), BadEscape> {
+    pub fn push_text(&mut self, kind: TextKind, escaped: &[u8], ids: Option<&str>) -> Result<(), BadEscape> {
         let at = self.choices.iter().position(|choice| choice.index == 0);
         let mut new = Choice::default();
         let choice = at.and_then(|at| self.choices.get_mut(at)).unwrap_or(&mut new);
@@ -198,19 +237,49 @@ impl Partial {
             self.choices.push(new);
         }
         if !escaped.is_empty() {
-            self.ids.gaps = true;
+            match ids {
+                Some(ids) => self.trail.hear_framed(ids, kind == TextKind::Reasoning, half),
+                None => self.trail.hear_text(),
+            }
             self.ahead = half;
+            self.seen = self.counts();
         }
         Ok(())
     }
 
     /// A further leg goes on from here. An `abort` of the leg before no longer counts, and what is an estimate by now makes
     /// every later count of the whole one.
-    pub fn begin_leg(&mut self) {
+    pub fn begin_leg(&mut self, onward: Onward) {
+        match onward {
+            Onward::Again => self.trail.clear(),
+            Onward::Ids(len) => {
+                self.trail.cut(len);
+                // What ran ahead has been cut off, and the ids count all that is left.
+                self.usage = None;
+                self.ahead = false;
+            }
+            Onward::Text => self.trail.break_off(),
+        }
         self.estimated |= !self.covers_all();
+        self.seen = self.counts();
         for choice in &mut self.choices {
             choice.finish = None;
         }
+    }
+
+    /// Goes back to what there was before a leg that has brought nothing of the answer, but for what the client has seen of it: the
+    /// head, the role, and the name of thinking.
+    pub fn restore(&mut self, before: Self) {
+        let Self { head, reasoning_field, role, .. } = std::mem::replace(self, before);
+        self.head = self.head.take().or(head);
+        self.reasoning_field = self.reasoning_field.or(reasoning_field);
+        self.role |= role;
+    }
+
+    /// The prompt's tokens as an engine counted or listed them for the client's own request.
+    pub fn prompt_tokens(&self) -> Option<u64> {
+        let reported = self.usage.as_ref().map(|usage| usage.prompt_tokens).filter(|tokens| *tokens > 0);
+        self.trail.prompt_tokens().or(reported)
     }
 
     /// How far choice 0 is.
@@ -282,7 +351,7 @@ impl Partial {
     pub fn completion_tokens(&self, ratios: &Ratios) -> Counted {
         let tokens = match &self.usage {
             Some(usage) if self.usage_covers_all() => usage.completion_tokens,
-            _ if self.ids_cover_all() => self.ids.total,
+            _ if self.ids_cover_all() => self.trail.total(),
             Some(usage) => usage.completion_tokens.saturating_add(self.uncounted(ratios)),
             None => self.choices.iter().map(|choice| choice.estimate_from(Extent::default(), ratios)).sum(),
         };
@@ -292,8 +361,7 @@ impl Partial {
     /// The tokens of the thinking so far.
     pub fn reasoning_tokens(&self, ratios: &Ratios) -> Counted {
         if self.ids_cover_all() && !self.usage_covers_all() {
-            // The id of the closing tag comes without text and is counted here: one too many at most.
-            return Counted { tokens: self.ids.thinking, exact: false };
+            return Counted { tokens: self.trail.thinking(), exact: self.is_exact() };
         }
         let from = |mark: usize| {
             let text = |choice: &Choice| estimate(choice.reasoning.get(mark..).unwrap_or_default(), ratios);
@@ -359,15 +427,7 @@ impl Partial {
             return;
         };
         let fits = choice.add(piece);
-        let answering = !choice.answer().is_empty() || !choice.tool_calls.is_empty();
         self.opaque |= !fits;
-        match &piece.token_ids {
-            Some(ids) => {
-                self.ids.total += ids.count();
-                self.ids.thinking += if answering { 0 } else { ids.count() };
-            }
-            None => self.ids.gaps |= piece.has_output(),
-        }
     }
 
     /// The choice with this index, made if there is room for it.
@@ -396,7 +456,7 @@ impl Partial {
     }
 
     fn ids_cover_all(&self) -> bool {
-        self.ids.total > 0 && !self.ids.gaps
+        self.trail.covers_all()
     }
 
     /// Whether engines counted every token that is here, and all text of the tokens counted is here.
@@ -407,20 +467,20 @@ impl Partial {
 
     /// Tokens counted so far, by usage and by ids.
     fn counts(&self) -> (u64, u64) {
-        (self.usage.as_ref().map_or(0, |usage| usage.completion_tokens), self.ids.total)
+        (self.usage.as_ref().map_or(0, |usage| usage.completion_tokens), self.trail.total())
     }
 
-    /// Whether tokens are counted whose text has not come, after a chunk before which `counted` were.
+    /// Whether tokens are counted whose text has not come, after this chunk.
     ///
     /// vLLM withholds half characters, what may become a stop string and what may become a mark, and sends it when the choice
     /// ends, by `abort` too (0.33, v1/engine/detokenizer.py).
-    fn runs_ahead(&self, chunk: &Chunk<'_>, counted: (u64, u64)) -> bool {
+    fn runs_ahead(&self, chunk: &Chunk<'_>) -> bool {
         if !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish.is_some()) {
             return false;
         }
         match chunk.choices.iter().rfind(|piece| piece.has_output()) {
-            Some(piece) => [&piece.content, &piece.reasoning].into_iter().flatten().any(|text| ends_in_half(text)),
-            None => self.ahead || self.counts() != counted,
+            Some(piece) => piece_ends_in_half(piece),
+            None => self.ahead || self.counts() != self.seen,
         }
     }
 
@@ -445,6 +505,11 @@ fn append(text: &mut String, piece: &str) -> bool {
 /// Whether there is no text, or white space only.
 fn is_blank(text: &str) -> bool {
     text.trim_start().is_empty()
+}
+
+/// Whether a piece's text, or one of them, ends inside a character.
+fn piece_ends_in_half(piece: &ChunkChoice<'_>) -> bool {
+    [&piece.content, &piece.reasoning].into_iter().flatten().any(|text| ends_in_half(text))
 }
 
 /// Whether a text ends in what stands for a character whose other tokens have not come.

@@ -254,7 +254,7 @@ impl ChatRequest {
     }
 
     /// Whether an engine may take the field for `true`: anything that is there and is not one of the ways to say `false`.
-    fn is_on(&self, key: &str) -> bool {
+    pub fn is_on(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !json::is_null(value) && boolean(value) != Some(false))
     }
 

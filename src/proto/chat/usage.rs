@@ -79,6 +79,11 @@ impl Usage {
         }
     }
 
+    /// Whether thinking is counted among the details, as OpenAI and vLLM do.
+    pub fn has_details(&self) -> bool {
+        self.fields.has(COMPLETION_DETAILS)
+    }
+
     /// The object with these counts: every field that came is there, in its order, and the counts stand where the engine put
     /// them. Thinking is counted in both places if both were there, and in the details if neither was.
     pub fn to_json(&self) -> Box<RawValue> {
@@ -135,13 +140,13 @@ impl Recovered {
 
     /// What `partial` holds, before a leg that continues it.
     ///
-    /// The prompt's count is the one leg 1 reported, if any usage was seen; else it is estimated.
+    /// The prompt's count is the one leg 1 reported or the number of ids it listed; else it is estimated.
     pub fn of(partial: &Partial, request: &ChatRequest, ratios: &Ratios) -> Self {
         let completion_tokens = partial.completion_tokens(ratios).tokens;
-        let prompt = match partial.usage.as_ref().map(|usage| usage.prompt_tokens) {
-            Some(reported) if reported > 0 => OriginalPrompt::Known(reported),
-            _ if request.has_media() => OriginalPrompt::LegMinus(completion_tokens),
-            _ => OriginalPrompt::Known(request.prompt_estimate(ratios)),
+        let prompt = match partial.prompt_tokens() {
+            Some(counted) => OriginalPrompt::Known(counted),
+            None if request.has_media() => OriginalPrompt::LegMinus(completion_tokens),
+            None => OriginalPrompt::Known(request.prompt_estimate(ratios)),
         };
         Self { completion_tokens, reasoning_tokens: partial.reasoning_tokens(ratios).tokens, prompt }
     }

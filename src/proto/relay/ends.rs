@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::Relay;
 use super::events::Flow;
-use super::guard::Probation;
+use super::guard::{Probation, guarded};
 use super::input::{Cause, Continuation, OnIncomplete};
 use super::next::{AGAIN, Next, Stop};
 use super::output::{Action, LegStart, Note};
 use super::state::{LegState, Mirror, State};
 use crate::proto::chat::json::Object;
-use crate::proto::chat::{self, ClientUsage, FinishReason, OriginalPrompt, Parsed, Recovered};
+use crate::proto::chat::{self, ClientUsage, FinishReason, Onward, OriginalPrompt, Parsed, Partial, Recovered};
 use crate::proto::record::{MirroredEnd, Record, Seal, Sink};
-use crate::proto::resume::Refused;
+use crate::proto::resume::{self, Plan, PlanKind, PlanSet, Refused, Search, Step, Way};
 use crate::proto::splice::{self, Seam, Splice};
 use crate::proto::sse::Event;
 
@@ -40,9 +40,15 @@ impl Relay {
             }
             return self.finish(true, sink);
         }
+        if !self.leg.wrote
+            && let Some(before) = self.leg.before.take()
+        {
+            self.partial.restore(*before);
+        }
+        self.strike(&cause);
         let next = match self.next(&cause) {
             Ok(next) if self.policy.continuation == Continuation::Observe => {
-                self.note(Note::Observed { cause: cause.code(), plan: next.plan });
+                self.note(Note::Observed { cause: cause.code(), plan: next.plan() });
                 Err(Stop::Off)
             }
             next => next,
@@ -54,50 +60,116 @@ impl Relay {
             Ok(next) => {
                 self.actions.push_back(Action::Abort);
                 self.lost_at.get_or_insert(now);
-                self.begin(now, next);
+                self.begin(now, next, cause, sink);
             }
             Err(stop) => self.give_up(Failure { cause, event, open }, stop, sink),
         }
     }
 
-    fn begin(&mut self, now: Duration, next: Next) {
+    /// Goes over to the next leg, which follows one that failed of `cause`.
+    fn begin(&mut self, now: Duration, next: Next, cause: Cause, sink: &mut dyn Sink) {
         if let Some(held) = self.held.take() {
             self.partial = held.before;
         }
-        let Next { number, attempt, plan, body, seam } = next;
-        let splice = self.splice(plan, seam);
-        self.leg = LegState::new(number, attempt, plan, splice, now);
-        self.leg.body = body;
-        if plan != AGAIN {
-            self.leg.probation = Some(Probation::new(&self.partial, attempt));
+        let Next { number, attempt, kind, way } = next;
+        if number > self.leg.number {
+            self.spent = PlanSet::default();
         }
-        self.partial.begin_leg();
+        self.leg = LegState::new(number, attempt, kind.map_or(AGAIN, PlanKind::name), now);
+        self.leg.kind = kind;
+        self.leg.way = Some(way);
+        self.leg.because = Some(cause);
         self.usage_sent = false;
         match self.policy.pause_before(attempt) {
-            Duration::ZERO => self.start(now),
+            Duration::ZERO => self.start(now, sink),
             pause => self.state = State::Waiting { until: now + pause },
         }
     }
 
-    /// Asks for the leg that has been prepared.
-    pub(super) fn start(&mut self, now: Duration) {
-        self.state = State::Opening;
+    /// Asks for the leg that is due, or first for the place it goes on from.
+    pub(super) fn start(&mut self, now: Duration, sink: &mut dyn Sink) {
         self.leg.started = now;
-        let LegState { number: leg, attempt, plan, .. } = self.leg;
-        let body = std::mem::take(&mut self.leg.body);
-        self.actions.push_back(Action::Start(LegStart { leg, attempt, plan, body }));
+        match self.leg.way.take() {
+            Some(Way::Plan(plan)) => self.open(*plan),
+            Some(Way::Search(search)) => self.search(now, search, sink),
+            None => {}
+        }
     }
 
-    /// `None` while the client has got nothing that the next leg would have to fit.
-    fn splice(&self, plan: &str, seam: Seam) -> Option<Splice> {
+    /// The next step of a search.
+    pub(super) fn search(&mut self, now: Duration, search: Box<Search>, sink: &mut dyn Sink) {
+        let refused = match search.step() {
+            Step::Ask(question) => {
+                self.state = State::Asking;
+                self.leg.way = Some(Way::Search(search));
+                self.actions.push_back(Action::Ask(question));
+                return;
+            }
+            Step::Found(cut) => {
+                let Some(request) = &self.request else { return };
+                match guarded("plan", || resume::from_ids(request, &self.partial, cut, &self.policy.ratios)) {
+                    Ok(Ok(plan)) => return self.open(plan),
+                    Ok(Err(refused)) => Stop::NoPlan(refused),
+                    Err(place) => Stop::Fault(place),
+                }
+            }
+            Step::Lost(refused) => Stop::NoPlan(refused),
+        };
+        self.pass_over(now, refused, sink);
+    }
+
+    /// The leg's kind of plan has turned out not to do: the next one, in its place.
+    pub(super) fn pass_over(&mut self, now: Duration, stop: Stop, sink: &mut dyn Sink) {
+        let LegState { number, attempt, kind, .. } = self.leg;
+        let cause = self.leg.because.take().unwrap_or(Cause::Fault("plan"));
+        self.spent.extend(kind);
+        let ends = matches!(stop, Stop::Fault(_) | Stop::NoPlan(Refused::BudgetSpent { .. }));
+        let next = match &self.request {
+            Some(request) if !ends => self.way_at(request, number, attempt),
+            _ => Err(stop),
+        };
+        match next {
+            Ok(Next { kind, way, .. }) => {
+                self.leg = LegState::new(number, attempt, kind.map_or(AGAIN, PlanKind::name), now);
+                self.leg.kind = kind;
+                self.leg.way = Some(way);
+                self.leg.because = Some(cause);
+                self.start(now, sink);
+            }
+            Err(stop) => self.give_up(Failure { cause, event: None, open: false }, stop, sink),
+        }
+    }
+
+    fn open(&mut self, plan: Plan) {
+        let Plan { work, seam, onward, echo } = plan;
+        let mut kept = self.partial.clone();
+        kept.begin_leg(onward);
+        self.leg.splice = self.splice(&kept, seam, onward);
+        if onward == Onward::Text {
+            self.leg.probation = Some(Probation::new(&self.partial, self.leg.attempt));
+        }
+        self.leg.echo = echo.map(|ids| (ids, onward));
+        let before = match self.leg.echo {
+            Some(_) => self.partial.clone(),
+            None => std::mem::replace(&mut self.partial, kept),
+        };
+        self.leg.before = Some(Box::new(before));
+        self.state = State::Opening;
+        let LegState { number: leg, attempt, plan, .. } = self.leg;
+        self.actions.push_back(Action::Start(LegStart { leg, attempt, plan, work }));
+    }
+
+    /// For a leg that goes on from `kept`; `None` while the client has got nothing that it would have to fit.
+    fn splice(&self, kept: &Partial, seam: Seam, onward: Onward) -> Option<Splice> {
         let request = self.request.as_ref().filter(|_| self.first_event_seen)?;
-        let recovered = match plan {
-            AGAIN => Recovered::nothing(),
-            _ => Recovered::of(&self.partial, request, &self.policy.ratios),
+        let recovered = match onward {
+            Onward::Again => Recovered::nothing(),
+            Onward::Text | Onward::Ids(_) => Recovered::of(kept, request, &self.policy.ratios),
         };
         let client = ClientUsage::of(request, self.partial.usage.is_some());
         let head = self.partial.head.clone().unwrap_or_default();
-        let splice = Splice::new(head, self.partial.reasoning_field, seam, client, recovered);
+        let splice =
+            Splice::new(head, self.partial.reasoning_field, seam, client, recovered).hiding_ids(self.hides_ids);
         Some(if self.partial.has_role() { splice } else { splice.awaiting_role() })
     }
 
@@ -169,7 +241,7 @@ impl Relay {
                 _ => MirroredEnd::Cut,
             };
             let shown = event.filter(|_| *cause != Cause::DoneWithoutFinish);
-            let event = shown.map(|(name, data)| (name.map(str::to_owned), data.to_vec()));
+            let event = shown.and_then(|(name, data)| Some((name.map(str::to_owned), self.shown(data)?.into_owned())));
             self.mirror = Some(Mirror { event, end });
         }
     }

@@ -1,5 +1,6 @@
 //! One event of a leg: what it does to the partial, and in which form it goes on.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::Relay;
@@ -9,9 +10,12 @@ use super::input::{Cause, Continuation};
 use super::leg::Told;
 use super::output::Note;
 use super::state::{OutFrame, State};
-use crate::proto::chat::{self, ChatRequest, Chunk, ChunkChoice, FinishReason, Malformed, Parsed, Phase};
+use crate::proto::chat::{
+    self, ChatRequest, Chunk, ChunkChoice, Filling, FinishReason, Malformed, Parsed, Phase, TokenIds,
+};
 use crate::proto::record::{MirroredEnd, Record, Seal, Sink};
-use crate::proto::splice::Splice;
+use crate::proto::resume::PlanKind;
+use crate::proto::splice::{NotSpliced, Splice, hide_ids};
 use crate::proto::sse::Event;
 
 /// Whether the rest of a leg's bytes is still to be read.
@@ -28,7 +32,7 @@ impl Relay {
             return Flow::Read;
         }
         match Told::read(&mut self.leg.frames, event.data) {
-            Told::Text { frame, kind: _, text } => self.on_text(now, frame, text, event, sink),
+            Told::Text { frame, filling } => self.on_text(now, frame, filling, event, sink),
             Told::Chunk(chunk) => self.on_chunk(now, &chunk, event, sink),
             Told::Done if self.partial.is_finished() => {
                 self.finish(false, sink);
@@ -50,22 +54,28 @@ impl Relay {
     }
 
     /// The fast path: one string in a frame that is known.
-    fn on_text(&mut self, now: Duration, frame: usize, text: &[u8], event: &Event<'_>, sink: &mut dyn Sink) -> Flow {
-        let (id, kind) = match self.leg.out.get(frame) {
+    fn on_text(
+        &mut self,
+        now: Duration,
+        frame: usize,
+        filling: Filling<'_>,
+        event: &Event<'_>,
+        sink: &mut dyn Sink,
+    ) -> Flow {
+        let out = match self.leg.out.get(frame) {
             // A frame is of the event's data; an event with a name is kept whole.
-            Some(out) if self.held.is_none() && event.event.is_none() => (out.id, out.kind),
+            Some(out) if self.held.is_none() && event.event.is_none() => out,
             _ => return self.on_unframed(now, event, sink),
         };
-        if self.partial.push_text(kind, text).is_err() {
+        if self.partial.push_text(out.frame.kind, filling.text, filling.ids).is_err() {
             return self.on_unframed(now, event, sink); // a parse says what is wrong with it
         }
-        match (id, self.leg.out.get(frame)) {
-            (None, Some(out)) if self.leg.splice.is_some() => {
-                let data = [&*out.frame.prefix, text, &*out.frame.suffix].concat();
-                sink.append(Record::Whole { event: event.event, data: &data });
+        match out.id {
+            Some(frame) => sink.append(Record::Framed { frame, text: filling.text }),
+            None if self.leg.splice.is_some() || self.hides_ids => {
+                sink.append(Record::Whole { event: event.event, data: &out.frame.fill(filling) });
             }
-            (None, _) => sink.append(Record::Whole { event: event.event, data: event.data }),
-            (Some(frame), _) => sink.append(Record::Framed { frame, text }),
+            None => sink.append(Record::Whole { event: event.event, data: event.data }),
         }
         self.progressed(now, true);
         self.continued(now);
@@ -85,6 +95,14 @@ impl Relay {
         if chunk.choices.iter().any(|choice| choice.finish_reason == Some(FinishReason::Abort)) {
             return self.failed_at(now, Cause::Aborted, event, sink);
         }
+        if let Some((ids, onward)) = self.leg.echo.take() {
+            let echo = chunk.prompt_token_ids.as_ref().and_then(|list| TokenIds::read(list.json()));
+            if echo.is_none_or(|echo| echo != ids) {
+                return self.failed_at(now, Cause::NoEcho, event, sink);
+            }
+            self.partial.begin_leg(onward);
+        }
+        self.partial.hear(chunk);
         if self.is_doubtful_stop(chunk) {
             self.empty_stop = true;
             return self.failed_at(now, Cause::EmptyStop, event, sink);
@@ -103,7 +121,8 @@ impl Relay {
                 self.progressed(now, false);
                 Flow::Read
             }
-            Ok(Err(why)) => self.on_malformed(now, why, event, sink),
+            Ok(Err(NotSpliced::Malformed(why))) => self.on_malformed(now, why, event, sink),
+            Ok(Err(NotSpliced::Diverged)) => self.failed_at(now, Cause::Diverged, event, sink),
             Err(place) => self.failed_at(now, Cause::Fault(place), event, sink),
         }
     }
@@ -151,7 +170,9 @@ impl Relay {
     fn is_doubtful_stop(&self, chunk: &Chunk<'_>) -> bool {
         let confirmed = self.empty_stop && self.known().phase() == Phase::Content;
         let holds = self.leg.probation.as_ref().is_some_and(Probation::holds);
+        // One that goes on from ids knows where it is.
         self.leg.number > 1
+            && self.leg.kind != Some(PlanKind::TokenExact)
             && !self.leg.wrote
             && !holds
             && !confirmed
@@ -173,13 +194,15 @@ impl Relay {
         if calls && self.may_hold && self.held.is_none() {
             self.held = Some(Held::new(self.partial.clone()));
         }
-        self.partial.fold(chunk);
+        self.partial.show(chunk);
         let finishes = |choice: &ChunkChoice<'_>| choice.finish_reason.is_some();
         // Beside the finish reason it is the whole answer's, unless every chunk has some.
         let last = chunk.choices.iter().all(finishes) && (chunk.choices.is_empty() || !self.counts_along());
         self.usage_sent |= chunk.usage.is_some() && last;
         // A reason that is not in the list has been shown now, so there can be no other after it.
         self.blind |= chunk.choices.iter().any(|choice| matches!(choice.finish_reason, Some(FinishReason::Other(_))));
+        let Some(data) = shown(self.hides_ids, data) else { return self.progressed(now, false) };
+        let data = &*data;
         let holding = match (&mut self.held, self.policy.tool_buffer) {
             (Some(held), Some(limit)) => Some(held.push(event, data, limit)),
             _ => None,
@@ -218,6 +241,14 @@ impl Relay {
             self.note(Note::FirstEvent { after: now });
         }
         self.leg.wrote |= wrote;
+        if wrote {
+            self.leg.before = None;
+        }
+    }
+
+    /// An event's data as the client sees it, if it sees it at all.
+    pub(super) fn shown<'d>(&self, data: &'d [u8]) -> Option<Cow<'d, [u8]>> {
+        shown(self.hides_ids, data)
     }
 
     /// Text flows again, if it had stopped.
@@ -233,11 +264,11 @@ impl Relay {
         if event.event.is_some() || self.leg.frames.find(event.data).is_some() {
             return;
         }
-        let Some(out) = chat::learn(rewritten) else { return };
-        let own = if self.leg.splice.is_some() { chat::learn(event.data) } else { Some(out.clone()) };
-        let Some(own) = own else { return };
+        let Some(data) = self.shown(rewritten) else { return };
+        let Some(shown) = chat::learn(&data) else { return };
+        let Some(own) = chat::learn(event.data) else { return };
         let number = self.leg.frames.remember(own);
-        let out = OutFrame { id: sink.define(out.frame.clone()), kind: out.kind, frame: out.frame };
+        let out = OutFrame { id: shown.to_record().and_then(|frame| sink.define(frame)), frame: shown };
         match self.leg.out.get_mut(number) {
             Some(old) => *old = out,
             None => self.leg.out.push(out),
@@ -273,7 +304,13 @@ impl Relay {
         if matches!(chat::parse(event.data), Ok(Parsed::Done)) {
             self.state = State::Mirroring { done: true };
         } else {
-            sink.append(Record::Whole { event: event.event, data: event.data });
+            if let Some(data) = self.shown(event.data) {
+                sink.append(Record::Whole { event: event.event, data: &data });
+            }
         }
     }
+}
+
+fn shown(hides_ids: bool, data: &[u8]) -> Option<Cow<'_, [u8]>> {
+    if hides_ids { hide_ids(data) } else { Some(Cow::Borrowed(data)) }
 }

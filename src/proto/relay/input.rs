@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::proto::chat::{Malformed, Ratios};
+use crate::proto::resume;
 
 /// Whether a stream that lost its engine is continued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Policy {
     pub force: bool,
     /// Longest event accepted from an engine, in bytes.
     pub max_event: usize,
+    /// Which ways to continue may be taken, and what is known of the upstream that continues.
+    pub resume: resume::Settings,
 }
 
 impl Default for Policy {
@@ -66,6 +69,7 @@ impl Default for Policy {
             ratios: Ratios::default(),
             force: false,
             max_event: crate::proto::sse::DEFAULT_MAX_EVENT,
+            resume: resume::Settings::default(),
         }
     }
 }
@@ -146,6 +150,10 @@ pub enum Cause {
     EmptyStop,
     /// A continuation that began the answer anew instead of going on.
     Restarted,
+    /// A continuation by token ids that did not repeat them, so that it is another prompt's.
+    NoEcho,
+    /// A continuation that did not begin with the text that it was to generate once more.
+    Diverged,
     /// Baton's own fault: code that only continuations need has panicked; what it was to do.
     Fault(&'static str),
     /// A continuation that did not answer with an event stream.
@@ -169,6 +177,8 @@ impl Cause {
             Cause::Malformed(_) => "malformed",
             Cause::EmptyStop => "empty_stop",
             Cause::Restarted => "restarted",
+            Cause::NoEcho => "no_echo",
+            Cause::Diverged => "diverged",
             Cause::Fault(_) => "fault",
             Cause::Refused(Refusal::Unreachable(_)) => "unreachable",
             Cause::Refused(Refusal::Status { .. }) => "refused",
@@ -195,6 +205,8 @@ impl fmt::Display for Cause {
             Cause::Malformed(_) => f.write_str("the engine sent something that is not a chat chunk"),
             Cause::EmptyStop => f.write_str("the continuation stopped at once without any text"),
             Cause::Restarted => f.write_str("the continuation began the answer anew"),
+            Cause::NoEcho => f.write_str("the engine did not take the token ids that it was to go on from"),
+            Cause::Diverged => f.write_str("the continuation began with another text than the answer has there"),
             Cause::Fault(_) => f.write_str("the continuation failed by a fault inside Baton"),
             Cause::Refused(Refusal::Unreachable(_)) => f.write_str("no engine could be reached"),
             Cause::Refused(Refusal::Status { status, .. }) => write!(f, "the engine answered {status}"),

@@ -1,6 +1,6 @@
 //! What an engine's bytes say: events told apart, and the two or three frames of a leg known by heart.
 
-use crate::proto::chat::{self, Chunk, EngineError, LearnedFrame, Malformed, Parsed, Partial, TextKind};
+use crate::proto::chat::{self, Chunk, EngineError, Filling, LearnedFrame, Malformed, Parsed, Partial};
 use crate::proto::sse::{Decoder, Item, TooLong};
 
 /// Most frames remembered per leg. A leg has two at a time (reasoning, content), but on SGLang (0.5.23, serving_chat.py) `created`
@@ -16,20 +16,14 @@ pub struct KnownFrames {
 }
 
 impl KnownFrames {
-    /// The frame that `data` fits and the text in it, still escaped.
-    pub fn find<'d>(&mut self, data: &'d [u8]) -> Option<(usize, TextKind, &'d [u8])> {
-        let last = self.frames.get(self.last)?;
-        if let Some(text) = chat::text_in(&last.frame, data) {
-            return Some((self.last, last.kind, text));
+    /// The frame that `data` fits, and what it has in the frame's places.
+    pub fn find<'d>(&mut self, data: &'d [u8]) -> Option<(usize, Filling<'d>)> {
+        if let Some(filling) = self.frames.get(self.last)?.read(data) {
+            return Some((self.last, filling));
         }
-        for (at, known) in self.frames.iter().enumerate() {
-            if let Some(text) = chat::text_in(&known.frame, data) {
-                let kind = known.kind;
-                self.last = at;
-                return Some((at, kind, text));
-            }
-        }
-        None
+        let (at, filling) = self.frames.iter().enumerate().find_map(|(at, known)| Some((at, known.read(data)?)))?;
+        self.last = at;
+        Some((at, filling))
     }
 
     /// Remembers a frame, and forgets the oldest if there are too many. Returns its number, which may have been another's.
@@ -53,10 +47,8 @@ pub enum Told<'a> {
     Text {
         /// Number of the frame within the leg.
         frame: usize,
-        /// Reasoning or content.
-        kind: TextKind,
-        /// The text as it stands in the JSON, still escaped.
-        text: &'a [u8],
+        /// The text, and the ids of its tokens if the engine lists them.
+        filling: Filling<'a>,
     },
     /// Any other chunk.
     Chunk(Chunk<'a>),
@@ -71,8 +63,8 @@ pub enum Told<'a> {
 impl<'a> Told<'a> {
     /// Reads an event's data. Costs a comparison for a known frame, a parse otherwise.
     pub fn read(frames: &mut KnownFrames, data: &'a [u8]) -> Self {
-        if let Some((frame, kind, text)) = frames.find(data) {
-            return Told::Text { frame, kind, text };
+        if let Some((frame, filling)) = frames.find(data) {
+            return Told::Text { frame, filling };
         }
         match chat::parse(data) {
             Ok(Parsed::Chunk(chunk)) => Told::Chunk(chunk),

@@ -26,14 +26,18 @@ pub use output::{Action, LegStart, Note};
 use self::ends::Failure;
 use self::events::Flow;
 use self::hold::Held;
+use self::next::Stop;
 use self::state::{LegState, Mirror, State};
 use crate::proto::chat::{ChatRequest, Exclusion, Partial};
 use crate::proto::record::{MirroredEnd, Seal, Sink};
-use crate::proto::resume::{Engine, Family};
+use crate::proto::resume::{Engine, Family, PlanSet, Way};
 use crate::proto::sse::{Decoder, Item, TooLong};
 
 /// Longest wait for usage and `[DONE]` after the last finish reason; the tail is then written here.
 const TAIL_WAIT: Duration = Duration::from_secs(5);
+
+/// Longest time for all the questions before one leg.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// One stream's state machine.
 ///
@@ -82,6 +86,10 @@ pub struct Relay {
     empty_stop: bool,
     /// This leg has sent the usage of the whole answer.
     usage_sent: bool,
+    /// The engine lists token ids because Baton asked it, and the client is not to see them.
+    hides_ids: bool,
+    /// Kinds of plan that have turned out not to do for the leg that is due.
+    spent: PlanSet,
     /// A data event has come, of any leg.
     first_event_seen: bool,
     /// Something was passed on that was not understood: the partial is not the answer, and will not be continued.
@@ -109,7 +117,7 @@ impl Relay {
             engine,
             rid,
             partial: Partial::new(choices),
-            leg: LegState::new(1, 1, "first", None, Duration::ZERO),
+            leg: LegState::new(1, 1, "first", Duration::ZERO),
             held: None,
             may_hold,
             state: State::Opening,
@@ -118,6 +126,8 @@ impl Relay {
             lost_at: None,
             empty_stop: false,
             usage_sent: false,
+            hides_ids: false,
+            spent: PlanSet::default(),
             first_event_seen: false,
             blind: false,
             sealed: None,
@@ -128,6 +138,34 @@ impl Relay {
     pub fn expecting(mut self, choices: usize) -> Self {
         self.partial = Partial::new(choices);
         self
+    }
+
+    /// Leg 1 asks for token ids that the client did not ask for (see [`resume::first`](crate::proto::resume::first)): they are taken
+    /// out again.
+    pub fn hiding_ids(mut self) -> Self {
+        self.hides_ids = true;
+        self
+    }
+
+    /// The engine that was asked has answered, with a JSON body or not.
+    pub fn handle_answer(&mut self, now: Duration, answer: Result<Vec<u8>, Refusal>, sink: &mut dyn Sink) {
+        let (State::Asking, Some(Way::Search(mut search))) = (self.state, self.leg.way.take()) else { return };
+        match answer {
+            Ok(body) => {
+                search.told(&body);
+                self.search(now, search, sink);
+            }
+            // It has no such endpoint, or none for us.
+            Err(Refusal::Status { status: status @ 400..500, .. }) if !matches!(status, 408 | 425 | 429) => {
+                if let Some(kind) = self.leg.kind {
+                    self.note(Note::PlanRefused { kind });
+                }
+                self.pass_over(now, Stop::RefusedByEngine(status), sink);
+            }
+            Err(refusal) => {
+                self.failed(now, Failure { cause: Cause::Refused(refusal), event: None, open: false }, sink);
+            }
+        }
     }
 
     /// The leg that was asked for has answered with an event stream.
@@ -147,7 +185,7 @@ impl Relay {
 
     /// The next bytes of the leg's response body, split anywhere.
     pub fn handle_bytes(&mut self, now: Duration, bytes: &[u8], sink: &mut dyn Sink) {
-        if matches!(self.state, State::Waiting { .. } | State::Opening | State::Sealed) {
+        if matches!(self.state, State::Waiting { .. } | State::Asking | State::Opening | State::Sealed) {
             return;
         }
         let Some(mut decoder) = self.leg.decoder.take() else { return };
@@ -172,7 +210,7 @@ impl Relay {
     pub fn handle_end(&mut self, now: Duration, end: LegEnd, sink: &mut dyn Sink) {
         let torn = self.leg.decoder.take().is_some_and(|decoder| decoder.is_mid_event());
         match self.state {
-            State::Waiting { .. } | State::Opening | State::Sealed => {}
+            State::Waiting { .. } | State::Asking | State::Opening | State::Sealed => {}
             State::Tail => self.finish(true, sink),
             State::Mirroring { done } => {
                 let end = match end {
@@ -207,6 +245,7 @@ impl Relay {
             State::Sealed | State::Mirroring { .. } => None,
             State::Waiting { until } => Some(until),
             State::Tail => Some(leg.last_data.unwrap_or(leg.started) + self.policy.idle.min(TAIL_WAIT)),
+            State::Asking => Some(leg.started + self.policy.idle.min(ANSWER_WAIT)),
             State::Opening | State::Streaming if leg.stall_accepted => None,
             State::Opening | State::Streaming => match leg.last_data {
                 Some(last) => Some(last + self.policy.idle),
@@ -224,7 +263,7 @@ impl Relay {
         }
         let stalled = Failure { cause: Cause::Stalled, event: None, open: true };
         match self.state {
-            State::Waiting { .. } => self.start(now),
+            State::Waiting { .. } => self.start(now, sink),
             State::Tail => {
                 self.actions.push_back(Action::Abort);
                 self.finish(true, sink);
@@ -239,7 +278,7 @@ impl Relay {
                 Err(_) if self.leg.number > 1 => self.failed(now, stalled, sink),
                 Ok(next) => {
                     self.leg.stall_accepted = true;
-                    self.note(Note::Observed { cause: Cause::Stalled.code(), plan: next.plan });
+                    self.note(Note::Observed { cause: Cause::Stalled.code(), plan: next.plan() });
                 }
                 Err(_) => self.leg.stall_accepted = true,
             },

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::Relay;
 use super::guard::guarded;
-use super::input::{Cause, Continuation, Refusal};
-use crate::proto::chat::Partial;
-use crate::proto::resume::{self, Budget, Refused};
-use crate::proto::splice::Seam;
+use super::input::{Cause, Continuation, Policy, Refusal};
+use super::output::Note;
+use crate::proto::chat::{ChatRequest, Partial};
+use crate::proto::resume::{self, Budget, PlanKind, Refused, Way};
 
 /// The plan of a leg that is the client's own request once more.
 pub(super) const AGAIN: &str = "again";
@@ -17,9 +17,15 @@ pub(super) const AGAIN: &str = "again";
 pub(super) struct Next {
     pub(super) number: u32,
     pub(super) attempt: u32,
-    pub(super) plan: &'static str,
-    pub(super) body: Vec<u8>,
-    pub(super) seam: Seam,
+    /// `None`: the client's own request once more.
+    pub(super) kind: Option<PlanKind>,
+    pub(super) way: Way,
+}
+
+impl Next {
+    pub(super) fn plan(&self) -> &'static str {
+        self.kind.map_or(AGAIN, PlanKind::name)
+    }
 }
 
 /// Why no leg follows. Comparable, and in words for the client.
@@ -86,19 +92,47 @@ impl Relay {
             return Err(Stop::NoPlan(Refused::Finished));
         }
         let (number, attempt) = self.number_of_next(cause)?;
+        match self.way_at(request, number, attempt) {
+            // The last kind of plan was refused, and there is no other.
+            Err(Stop::NoPlan(_)) if status_of(cause).is_some_and(is_about_the_request) => {
+                Err(Stop::RefusedByEngine(status_of(cause).unwrap_or_default()))
+            }
+            next => next,
+        }
+    }
+
+    /// The same for a leg whose number is known, of the kinds of plan that are not spent.
+    pub(super) fn way_at(&self, request: &ChatRequest, number: u32, attempt: u32) -> Result<Next, Stop> {
         let partial = self.known();
         let rid = format!("{}-{number}-{attempt}", self.rid);
+        let Policy { ratios, force, resume: settings, .. } = &self.policy;
+        let budget = Budget { ratios, rid: &rid, force: *force, lists_ids: self.hides_ids, settings };
         if let Some(blank) = partial.only_white_space().filter(|_| self.held.is_none()) {
             // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
-            let body = resume::again(request, &self.engine, &rid);
-            let seam = Seam { trimmed: blank.to_owned(), ..Seam::default() };
-            return Ok(Next { number, attempt, plan: AGAIN, body, seam });
+            let plan = resume::again(request, &self.engine, &budget, blank);
+            return Ok(Next { number, attempt, kind: None, way: Way::Plan(Box::new(plan)) });
         }
-        let budget = Budget { ratios: &self.policy.ratios, rid: &rid, force: self.policy.force };
-        let plan = guarded("plan", || resume::plan(request, partial, &self.family, &self.engine, &budget))
-            .map_err(Stop::Fault)?
-            .map_err(Stop::NoPlan)?;
-        Ok(Next { number, attempt, plan: plan.kind.name(), body: plan.body, seam: plan.seam })
+        let way = || resume::way(request, partial, &self.family, &self.engine, self.spent, &budget);
+        let (kind, way) = guarded("plan", way).map_err(Stop::Fault)?.map_err(Stop::NoPlan)?;
+        Ok(Next { number, attempt, kind: Some(kind), way })
+    }
+
+    /// Strikes the kind of plan of a leg that has failed because of it, so that the next one is tried. The upstream is only
+    /// remembered for what it would do with any answer.
+    pub(super) fn strike(&mut self, cause: &Cause) {
+        let Some(kind) = self.leg.kind.filter(|_| !self.leg.wrote) else { return };
+        let refused = status_of(cause).filter(|status| is_about_the_request(*status));
+        match cause {
+            Cause::NoEcho => self.note(Note::PlanRefused { kind }),
+            Cause::Diverged => {}
+            _ if refused.is_some() => {
+                if refused.is_some_and(|status| refuses_kind(kind, status, cause)) {
+                    self.note(Note::PlanRefused { kind });
+                }
+            }
+            _ => return,
+        }
+        self.spent.insert(kind);
     }
 
     /// What the client has, or would have had a tool call not been held back: what a continuation starts from.
@@ -116,12 +150,11 @@ impl Relay {
             }
             return Ok((self.leg.number + 1, 1));
         }
-        let status = match cause {
-            Cause::Refused(Refusal::Status { status, .. }) => Some(*status),
-            Cause::ErrorEvent { code, kind, .. } => status_of(code.as_deref(), kind.as_deref()),
-            _ => None,
-        };
-        if let Some(status) = status.filter(|status| is_about_the_request(*status)) {
+        // A try that failed because of its kind of plan is none: another kind takes its place.
+        if self.leg.kind.is_some_and(|kind| self.spent.contains(kind)) {
+            return Ok((self.leg.number, self.leg.attempt));
+        }
+        if let Some(status) = status_of(cause).filter(|status| is_about_the_request(*status)) {
             return Err(Stop::RefusedByEngine(status));
         }
         if self.leg.attempt >= self.policy.attempts {
@@ -131,9 +164,34 @@ impl Relay {
     }
 }
 
+/// The HTTP status with which an engine has refused a request, before its stream or in it.
+fn status_of(cause: &Cause) -> Option<u16> {
+    match cause {
+        Cause::Refused(Refusal::Status { status, .. }) => Some(*status),
+        Cause::ErrorEvent { code, kind, .. } => status_of_event(code.as_deref(), kind.as_deref()),
+        _ => None,
+    }
+}
+
+/// Whether an engine that has refused a continuation so would refuse any of this kind. A prefix that is not taken is answered 400
+/// by all who have none; otherwise 400 mostly is about the length of this one.
+fn refuses_kind(kind: PlanKind, status: u16, cause: &Cause) -> bool {
+    let body = match cause {
+        Cause::Refused(Refusal::Status { body, .. }) => body.to_ascii_lowercase(),
+        _ => String::new(),
+    };
+    let about_length =
+        ["context", "length", "too long", "max_tokens", "maximum"].iter().any(|word| body.contains(word));
+    match status {
+        403 | 404 | 405 => true,
+        400 | 422 => kind == PlanKind::Prefix && !about_length,
+        _ => false,
+    }
+}
+
 /// The HTTP status that an error event stands for, where it says one: as a number (vLLM, SGLang), or in the words that OpenAI
 /// and vLLM's Rust frontend have for a request that is wrong.
-fn status_of(code: Option<&str>, kind: Option<&str>) -> Option<u16> {
+fn status_of_event(code: Option<&str>, kind: Option<&str>) -> Option<u16> {
     let number = code.and_then(|code| code.parse::<f64>().ok()).map(|number| number as u16);
     let says = |word: &str| {
         let word = word.to_ascii_lowercase().replace('_', "");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::input::Cause;
 use crate::proto::chat::Malformed;
+use crate::proto::resume::{PlanKind, Question, Work};
 
 /// One thing for the shell to do. Actions are to be carried out in the order in which they come.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +14,9 @@ pub enum Action {
     /// Open a leg with this request. Nothing is open when this comes; the shell answers with
     /// [`handle_opened`](super::Relay::handle_opened) or [`handle_refused`](super::Relay::handle_refused).
     Start(LegStart),
+    /// Ask an engine of the continuing upstream something on the way to a leg. Nothing is open when this comes; the shell answers with
+    /// [`handle_answer`](super::Relay::handle_answer).
+    Ask(Question),
     /// Give up the current leg: close its connection, if it is still open, which makes the engine stop. Nothing more of it may be
     /// handed in.
     Abort,
@@ -29,8 +33,8 @@ pub struct LegStart {
     pub attempt: u32,
     /// The plan's name, or `"again"` for the client's own request sent once more because nothing had come of it.
     pub plan: &'static str,
-    /// The request body.
-    pub body: Vec<u8>,
+    /// What is done to get its events.
+    pub work: Work,
 }
 
 /// Something that happened to a stream.
@@ -60,6 +64,11 @@ pub enum Note {
         cause: &'static str,
         /// The plan by which it would have gone on.
         plan: &'static str,
+    },
+    /// A kind of plan does not work with the upstream that continues, whatever the answer: to be remembered for a while.
+    PlanRefused {
+        /// Which.
+        kind: PlanKind,
     },
     /// No continuation is possible; the reason's code.
     NotContinued {

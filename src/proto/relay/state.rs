@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::guard::Probation;
+use super::input::Cause;
 use super::leg::KnownFrames;
-use crate::proto::chat::TextKind;
-use crate::proto::record::{Frame, FrameId, MirroredEnd};
+use crate::proto::chat::{LearnedFrame, Onward, Partial, TokenIds};
+use crate::proto::record::{FrameId, MirroredEnd};
+use crate::proto::resume::{PlanKind, Way};
 use crate::proto::splice::Splice;
 use crate::proto::sse::Decoder;
 
@@ -17,6 +19,8 @@ pub(super) enum State {
         /// Since the stream's start.
         until: Duration,
     },
+    /// An engine has been asked where a leg is to go on from.
+    Asking,
     /// A leg has been asked for and has not answered yet.
     Opening,
     /// A leg is open and the answer is not finished.
@@ -41,8 +45,16 @@ pub(super) struct LegState {
     pub(super) attempt: u32,
     /// How it continues; `"first"` for the client's own request.
     pub(super) plan: &'static str,
-    /// The request to open it with; taken when it is asked for.
-    pub(super) body: Vec<u8>,
+    /// How to come by its events; taken when it is begun.
+    pub(super) way: Option<Way>,
+    /// Which kind of plan it follows; `None` for the client's own request.
+    pub(super) kind: Option<PlanKind>,
+    /// Why the leg before it failed.
+    pub(super) because: Option<Cause>,
+    /// The partial before it, until it has brought something of the answer.
+    pub(super) before: Option<Box<Partial>>,
+    /// The ids that its first event has to repeat. Until then nothing of it is believed, and the partial is as it was.
+    pub(super) echo: Option<(TokenIds, Onward)>,
     /// Taken out while bytes are being read.
     pub(super) decoder: Option<Decoder>,
     pub(super) frames: KnownFrames,
@@ -65,23 +77,26 @@ pub(super) struct LegState {
 /// A frame as the client sees it.
 #[derive(Debug)]
 pub(super) struct OutFrame {
-    /// Its number in the journal; `None` when the journal's table is full.
+    /// Its number in the journal; `None` when the journal's table is full, or when events differ in their ids too.
     pub(super) id: Option<FrameId>,
-    pub(super) kind: TextKind,
-    pub(super) frame: Frame,
+    pub(super) frame: LearnedFrame,
 }
 
 impl LegState {
-    pub(super) fn new(number: u32, attempt: u32, plan: &'static str, splice: Option<Splice>, now: Duration) -> Self {
+    pub(super) fn new(number: u32, attempt: u32, plan: &'static str, now: Duration) -> Self {
         LegState {
             number,
             attempt,
             plan,
-            body: Vec::new(),
+            way: None,
+            kind: None,
+            because: None,
+            before: None,
+            echo: None,
             decoder: None,
             frames: KnownFrames::default(),
             out: Vec::new(),
-            splice,
+            splice: None,
             wrote: false,
             probation: None,
             started: now,

@@ -3,13 +3,16 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Refused, Words, engine};
+use super::{Budget, Refused, Words, engine};
 use crate::proto::chat::json::{Object, is_null, raw_text, whole_number};
-use crate::proto::chat::{ChatRequest, Partial, Ratios};
+use crate::proto::chat::{ChatRequest, Partial, Ratios, TokenIds};
 
 /// Limits of the whole answer; each is lessened by all tokens generated, and none is added. Of two that are sent the first one is
 /// in effect (vLLM 0.33, chat_completion/protocol.py; SGLang 0.5.23, `max_completion_tokens or max_tokens`).
 const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+
+/// Asks vLLM (0.10.2+) to list the prompt's ids with the first chunk and the tokens' with the others.
+pub(super) const RETURN_IDS: &str = "return_token_ids";
 
 /// What is left of the request's token limits. Fields that the client did not send are not in it.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,29 +44,55 @@ impl Left {
     }
 }
 
-/// The body.
-pub(super) fn write(request: &ChatRequest, words: &Words, left: &Left, engine: &engine::Spec, rid: &str) -> Vec<u8> {
+/// The body that has the partial as its last message.
+pub(super) fn by_message(
+    request: &ChatRequest,
+    words: &Words,
+    left: &Left,
+    engine: &engine::Spec,
+    budget: &Budget<'_>,
+) -> Vec<u8> {
     let mut request = request.clone();
     request.push_message(&message(words));
     request.set("continue_final_message", &true);
     // Left out, vLLM's default `true` makes transformers answer 400.
     request.set("add_generation_prompt", &false);
-    request.set("stream", &true);
-    if let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
-        request.set("stream_options", &options);
-    }
+    ask_for_rest(&mut request, left);
     if let Some(switch) = words.switch
         && let Some(kwargs) = merged(request.get("chat_template_kwargs"), switch.key, switch.off)
     {
         request.set("chat_template_kwargs", &kwargs);
     }
+    if let Some(key) = engine.request_id {
+        request.set(key, &budget.rid);
+    }
+    if budget.lists_ids && engine.takes_ids {
+        // Their number is exact where a text's is an estimate.
+        request.set(RETURN_IDS, &true);
+    }
+    request.to_bytes()
+}
+
+/// The body that has these ids as its prompt. `messages` has to be there, and is not read.
+pub(super) fn by_ids(request: &ChatRequest, prompt: &TokenIds, left: &Left) -> Vec<u8> {
+    let mut request = request.clone();
+    ask_for_rest(&mut request, left);
+    request.set(RETURN_IDS, &true);
+    if let Some(params) = merged(request.get("kv_transfer_params"), "prompt_token_ids", &prompt.to_json()) {
+        request.set("kv_transfer_params", &params);
+    }
+    request.to_bytes()
+}
+
+/// What every continuation sends.
+fn ask_for_rest(request: &mut ChatRequest, left: &Left) {
+    request.set("stream", &true);
+    if let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
+        request.set("stream_options", &options);
+    }
     for (key, rest) in &left.0 {
         request.set(key, rest);
     }
-    if let Some(key) = engine.request_id {
-        request.set(key, &rid);
-    }
-    request.to_bytes()
 }
 
 fn message(words: &Words) -> Value {

@@ -73,10 +73,16 @@ impl PlanSet {
     }
 }
 
+impl Extend<PlanKind> for PlanSet {
+    fn extend<I: IntoIterator<Item = PlanKind>>(&mut self, kinds: I) {
+        kinds.into_iter().for_each(|kind| self.insert(kind));
+    }
+}
+
 impl FromIterator<PlanKind> for PlanSet {
     fn from_iter<I: IntoIterator<Item = PlanKind>>(kinds: I) -> Self {
         let mut set = Self::default();
-        kinds.into_iter().for_each(|kind| set.insert(kind));
+        set.extend(kinds);
         set
     }
 }

@@ -1,13 +1,18 @@
 //! How to continue: [`plan`] turns a request and the partial of its answer into the request that asks for the rest.
 //!
-//! One plan is known so far, `chat-continue`: the partial becomes the last assistant message, and
-//! `continue_final_message: true` with `add_generation_prompt: false` lets the engine go on inside it. In which form the
-//! partial is written depends on two things that know nothing of each other:
+//! There are several kinds of plan ([`PlanKind`]), tried best first; [`plan`] makes one of them or says why it does not apply.
+//!
+//! - **token-exact** (`exact`): the prompt's and the answer's token ids are the next prompt. Where exactly the delivered text ends
+//!   among the ids has to be asked of the engine first ([`Search`]).
+//! - **chat-continue**: the partial becomes the last assistant message, and `continue_final_message: true` with
+//!   `add_generation_prompt: false` lets the engine go on inside it.
+//!
+//! In which form a partial is written depends on two things that know nothing of each other:
 //!
 //! | axis | one file each under | says |
 //! |---|---|---|
 //! | [`Family`] | `family/` | the marks around thinking, its switch, and the form of a partial for each kind of joint |
-//! | [`Engine`] | `engine/` | its kind of [`Joint`] and its quirks |
+//! | [`Engine`] | `engine/` | its kind of [`Joint`], which plans it knows, and its quirks |
 //!
 //! `plan` composes them. A quirk is a value in one of these files and never a condition on a name; there is no file for a
 //! pair. What was verified, and how, stands in docs/CONTINUATION.md, and the request for every family, engine and state in
@@ -18,11 +23,13 @@
 
 mod body;
 mod engine;
+mod exact;
 mod family;
 mod kind;
 mod version;
 
 pub use engine::{Engine, Joint};
+pub use exact::{Cut, Search, Step};
 pub use family::{Family, Known};
 pub use kind::{Abilities, PlanKind, PlanSet, Question};
 pub use version::Version;
@@ -32,8 +39,11 @@ use thiserror::Error;
 use self::body::Left;
 use self::family::{Form, Forms, Marks, OneString, Opening, Spec, SwitchOff, Thinking};
 use super::chat::json::is_null;
-use super::chat::{ChatRequest, Exclusion, Partial, Ratios};
+use super::chat::{ChatRequest, Exclusion, Onward, Partial, Ratios, TokenIds};
 use super::splice::Seam;
+
+/// Where chats are posted.
+pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
 /// What a plan needs beside the request and the partial.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +54,77 @@ pub struct Budget<'a> {
     pub rid: &'a str,
     /// Try also what is refused because it is known not to work. See [`Refused::yields_to_force`].
     pub force: bool,
+    /// Have the engine list token ids, which the client is not to see: leg 1 did, too.
+    pub lists_ids: bool,
+    /// What was configured, and what is known of the upstream that continues.
+    pub settings: &'a Settings,
+}
+
+/// Which plans may be tried, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Those that the configuration allows.
+    pub plans: PlanSet,
+    /// Those that the upstream has lately refused.
+    pub barred: PlanSet,
+    /// What the upstream's engines can do.
+    pub abilities: Abilities,
+    /// Most tokens of a prompt and an answer that are sent back as ids.
+    pub max_prompt_tokens: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            plans: PlanSet::AUTO,
+            barred: PlanSet::default(),
+            abilities: Abilities::default(),
+            max_prompt_tokens: 131_072,
+        }
+    }
 }
 
 /// How to continue a partial.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Which kind of plan this is.
-    pub kind: PlanKind,
-    /// The body of `POST /v1/chat/completions` that asks for the rest.
-    pub body: Vec<u8>,
+    /// What asks for the rest.
+    pub work: Work,
     /// What the splice has to know of the place where the legs meet.
     pub seam: Seam,
+    /// From where the engine goes on.
+    pub onward: Onward,
+    /// The ids that the engine has to repeat as its prompt with its first event, before anything of it may be believed.
+    pub echo: Option<TokenIds>,
+}
+
+/// What is done to get an answer's rest.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// One request, whose answer is the event stream.
+    Request {
+        /// Where it is posted.
+        path: &'static str,
+        /// Its body.
+        body: Vec<u8>,
+    },
+}
+
+impl Work {
+    /// The body of its first request.
+    pub fn body(&self) -> &[u8] {
+        match self {
+            Self::Request { body, .. } => body,
+        }
+    }
+}
+
+/// A plan, or what has to be found out for it first.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// The plan is made.
+    Plan(Box<Plan>),
+    /// The place to go on from is to be searched, and [`Search::step`] says how.
+    Search(Box<Search>),
 }
 
 /// Why there is no plan. Nobody's fault: the stream then ends as it would have without a continuation.
@@ -107,6 +177,27 @@ pub enum Refused {
     /// Nobody knows in which form to hand this family's text back to this kind of engine.
     #[error("no form is known for this family on this engine")]
     NoForm,
+    /// The engine does not know this kind of plan.
+    #[error("the engine has no such way to continue")]
+    NotHere,
+    /// The upstream has a version that is too old for it.
+    #[error("the engine is too old for it")]
+    TooOld,
+    /// The token ids are not known, or not all of them.
+    #[error("the token ids are not known")]
+    NoIds,
+    /// The request has pictures or other media, which ids do not stand for.
+    #[error("the request has media")]
+    Media,
+    /// The client sees token ids, and some of those that it has would have to be generated again.
+    #[error("the client has token ids whose text it has not")]
+    IdsShown,
+    /// Prompt and answer have more tokens than are sent back.
+    #[error("prompt and answer are longer than `max_prompt_tokens`")]
+    PromptTooLong,
+    /// The engine spells the ids as another text than the client has.
+    #[error("the token ids and the text do not belong together")]
+    IdsDiffer,
 }
 
 impl Refused {
@@ -127,7 +218,28 @@ impl Refused {
             Self::FlagIgnored => "flag_ignored",
             Self::MarkRepeats => "mark_repeats",
             Self::NoForm => "no_form",
+            Self::NotHere => "not_here",
+            Self::TooOld => "too_old",
+            Self::NoIds => "no_ids",
+            Self::Media => "media",
+            Self::IdsShown => "ids_shown",
+            Self::PromptTooLong => "prompt_too_long",
+            Self::IdsDiffer => "ids_differ",
         }
+    }
+
+    /// Whether it is about one kind of plan only, and says nothing about the others.
+    fn is_about_the_kind(&self) -> bool {
+        matches!(
+            self,
+            Self::NotHere
+                | Self::TooOld
+                | Self::NoIds
+                | Self::Media
+                | Self::IdsShown
+                | Self::PromptTooLong
+                | Self::IdsDiffer
+        )
     }
 
     /// Whether [`Budget::force`] overrides this: a judgement about templates and engines that an operator may know better.
@@ -140,7 +252,65 @@ impl Refused {
     }
 }
 
-/// The request that makes `engine` go on where `partial` stopped.
+/// The best way to continue `partial` on `engine`, of the kinds that are allowed and neither barred nor in `spent`.
+///
+/// # Errors
+/// Why the partial is not to be continued: what the last kind said that says more than that it does not apply here.
+pub fn way(
+    request: &ChatRequest,
+    partial: &Partial,
+    family: &Family,
+    engine: &Engine,
+    spent: PlanSet,
+    budget: &Budget<'_>,
+) -> Result<(PlanKind, Way), Refused> {
+    if let Some(exclusion) = request.exclusion() {
+        return Err(Refused::Excluded(exclusion));
+    }
+    let kinds = budget.settings.plans.without(budget.settings.barred).without(spent);
+    let mut why = Refused::NotHere;
+    for kind in kinds.iter() {
+        let refused = match way_of(kind, request, partial, family, engine, budget) {
+            Ok(way) => return Ok((kind, way)),
+            Err(refused) => refused,
+        };
+        if why == Refused::NotHere || !refused.is_about_the_kind() {
+            why = refused;
+        }
+    }
+    Err(why)
+}
+
+/// The way of one kind.
+///
+/// # Errors
+/// Why it does not apply.
+pub fn way_of(
+    kind: PlanKind,
+    request: &ChatRequest,
+    partial: &Partial,
+    family: &Family,
+    engine: &Engine,
+    budget: &Budget<'_>,
+) -> Result<Way, Refused> {
+    let made = |plan: Plan| Way::Plan(Box::new(plan));
+    match kind {
+        PlanKind::TokenExact => exact::search(request, partial, family.spec(), engine.spec(), budget.settings)
+            .map(|search| Way::Search(Box::new(search))),
+        PlanKind::ChatContinue => plan(request, partial, family, engine, budget).map(made),
+        PlanKind::RenderGenerate | PlanKind::Prefix | PlanKind::Replay => Err(Refused::NotHere),
+    }
+}
+
+/// The plan that goes on behind the ids that a [`Search`] has found.
+///
+/// # Errors
+/// No tokens are left.
+pub fn from_ids(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &Ratios) -> Result<Plan, Refused> {
+    exact::plan(request, partial, cut, ratios)
+}
+
+/// The request that makes `engine` go on where `partial` stopped, by chat-continue.
 ///
 /// The request differs from the client's only in: the last message, the two flags, `stream`,
 /// `stream_options.include_usage`, the token limits that the client sent (less what was generated), the thinking switch
@@ -164,8 +334,13 @@ pub fn plan(
     let turned = engine.spec().assistant_becomes_user && request.last_role().as_deref() == Some("assistant");
     refuse_if(turned, Refused::AssistantLast, budget.force)?;
     let words = compose(&found, spec, engine.spec(), budget.force)?;
-    let body = body::write(request, &words, &left, engine.spec(), budget.rid);
-    Ok(Plan { kind: PlanKind::ChatContinue, body, seam: words.seam })
+    let body = body::by_message(request, &words, &left, engine.spec(), budget);
+    Ok(Plan {
+        work: Work::Request { path: CHAT_COMPLETIONS, body },
+        seam: words.seam,
+        onward: Onward::Text,
+        echo: None,
+    })
 }
 
 /// Why no answer of this family is ever continued on this engine, unless it is forced; `None`: it depends on the answer.
@@ -177,16 +352,40 @@ pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
     family.forms(engine.joint).is_none().then_some(Refused::NoForm)
 }
 
-/// The client's own request once more, for an answer of which nothing has been delivered: as the client sent it, except that a
-/// request id of the client's own becomes `rid` where the engine wants a fresh one. Leg 1 may still hold the client's, and one
+/// The client's request as leg 1 sends it, where that differs: it asks a vLLM for token ids. The client must not see them, unless it
+/// asked for them itself.
+pub fn first(request: &ChatRequest, engine: &Engine) -> Option<Vec<u8>> {
+    let useful = engine.spec().takes_ids && request.exclusion().is_none() && !request.has_media();
+    (useful && !shows_ids(request)).then(|| {
+        let mut request = request.clone();
+        request.set(body::RETURN_IDS, &true);
+        request.to_bytes()
+    })
+}
+
+/// Whether the client itself wants to see token ids.
+pub fn shows_ids(request: &ChatRequest) -> bool {
+    request.is_on(body::RETURN_IDS)
+}
+
+/// The client's own request once more, for an answer of which nothing has been delivered but white space: as leg 1 sent it, except
+/// that a request id of the client's own becomes a fresh one where the engine wants that. Leg 1 may still hold the client's, and one
 /// that is in use twice is an error (SGLang 0.5.23).
-pub fn again(request: &ChatRequest, engine: &Engine, rid: &str) -> Vec<u8> {
+pub fn again(request: &ChatRequest, engine: &Engine, budget: &Budget<'_>, blank: &str) -> Plan {
     let mut request = request.clone();
     let own = engine.spec().request_id.filter(|key| request.get(key).is_some_and(|id| !is_null(id)));
     if let Some(key) = own {
-        request.set(key, rid);
+        request.set(key, budget.rid);
     }
-    request.to_bytes()
+    if budget.lists_ids && engine.spec().takes_ids {
+        request.set(body::RETURN_IDS, &true);
+    }
+    Plan {
+        work: Work::Request { path: CHAT_COMPLETIONS, body: request.to_bytes() },
+        seam: Seam { trimmed: blank.to_owned(), ..Seam::default() },
+        onward: Onward::Again,
+        echo: None,
+    }
 }
 
 /// Where the stream broke.
@@ -303,7 +502,7 @@ fn compose(found: &Found<'_>, family: &Spec, engine: &engine::Spec, force: bool)
                 reasoning: None,
                 content: marks.unfinished(opening, reasoning),
                 switch: None,
-                seam: Seam { trimmed, reasoning_is_content: false },
+                seam: Seam { trimmed, ..Seam::default() },
             })
         }
         State::Answering { reasoning, content } => answering(reasoning, content, family, forms, engine),
@@ -341,7 +540,7 @@ fn answering(
         reasoning: field,
         content: text,
         switch: family.switch.filter(|_| off),
-        seam: Seam { trimmed, reasoning_is_content: forms.answer_as_reasoning },
+        seam: Seam { trimmed, reasoning_is_content: forms.answer_as_reasoning, ..Seam::default() },
     })
 }
 

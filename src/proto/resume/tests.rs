@@ -33,13 +33,13 @@ fn partial(reasoning: &str, content: &str, used: Option<(u64, u64)>) -> Partial 
 }
 
 fn ask(request: &ChatRequest, partial: &Partial, family: &str, engine: &str, force: bool) -> Result<Plan, Refused> {
-    let budget = Budget { ratios: &RATIOS, rid: "fresh", force };
+    let budget = Budget { ratios: &RATIOS, rid: "fresh", force, lists_ids: false, settings: &Settings::default() };
     plan(request, partial, &Family::named(family).0, &Engine::named(engine).0, &budget)
 }
 
 fn body_of(request: &ChatRequest, partial: &Partial, family: &str, engine: &str) -> Value {
     let plan = ask(request, partial, family, engine, false).expect("there is a plan");
-    serde_json::from_slice(&plan.body).expect("the body is JSON")
+    serde_json::from_slice(plan.work.body()).expect("the body is JSON")
 }
 
 fn last(request: &ChatRequest, partial: &Partial, family: &str, engine: &str) -> Value {
@@ -68,8 +68,7 @@ mod the_body {
             r#""continue_final_message":true,"add_generation_prompt":false,"stream":true,"#,
             r#""stream_options":{"include_usage":true}}"#
         );
-        assert_eq!(String::from_utf8(plan.body).expect("the body is text"), expected);
-        assert_eq!(plan.kind.name(), "chat-continue");
+        assert_eq!(String::from_utf8(plan.work.body().to_vec()).expect("the body is text"), expected);
     }
 
     #[test]
@@ -93,7 +92,7 @@ mod the_body {
         ] {
             let plan =
                 ask(&request(sent), &partial("", "Yes", None), "default", "vllm", false).expect("there is a plan");
-            let body = String::from_utf8(plan.body).expect("the body is text");
+            let body = String::from_utf8(plan.work.body().to_vec()).expect("the body is text");
             assert!(body.contains(expected), "{body}");
         }
     }
@@ -112,7 +111,7 @@ mod the_budget {
 
     fn limits(sent: &str, used: Option<(u64, u64)>) -> Result<Value, Refused> {
         let plan = ask(&request(sent), &partial("Hmm", "Yes", used), "default", "vllm", false)?;
-        let body: Value = serde_json::from_slice(&plan.body).expect("the body is JSON");
+        let body: Value = serde_json::from_slice(plan.work.body()).expect("the body is JSON");
         let keys = ["max_tokens", "max_completion_tokens", "min_tokens", "thinking_token_budget"];
         Ok(keys.into_iter().filter_map(|key| Some((key.to_owned(), body.get(key)?.clone()))).collect())
     }
@@ -184,7 +183,7 @@ mod the_thinking_switch {
     fn kwargs(sent: &str, partial: &Partial, family: &str, engine: &str) -> String {
         let sent = if sent.is_empty() { String::new() } else { format!(r#""chat_template_kwargs":{sent}"#) };
         let plan = ask(&request(&sent), partial, family, engine, false).expect("there is a plan");
-        let request = ChatRequest::parse(&plan.body).expect("the body is a request");
+        let request = ChatRequest::parse(plan.work.body()).expect("the body is a request");
         request.get("chat_template_kwargs").map(|kwargs| kwargs.get().to_owned()).unwrap_or_default()
     }
 
@@ -242,7 +241,7 @@ mod the_thinking_switch {
                 for state in [partial("Hmm", "", None), partial("Hmm", "Yes", None), partial("", "Yes", None)] {
                     let request = request(r#""chat_template_kwargs":{"other":1}"#);
                     let Ok(plan) = ask(&request, &state, family, engine, true) else { continue };
-                    let body: Value = serde_json::from_slice(&plan.body).expect("the body is JSON");
+                    let body: Value = serde_json::from_slice(plan.work.body()).expect("the body is JSON");
                     let kwargs = body["chat_template_kwargs"].as_object().expect("an object");
                     assert_eq!(kwargs["other"], 1);
                     let key = Family::named(family).0.thinking_key();
@@ -314,7 +313,7 @@ mod forms {
         for family in Family::all() {
             for state in [partial("R", "", None), partial("R", "C", None)] {
                 let Ok(plan) = ask(&request(""), &state, family, "sglang", true) else { continue };
-                let body: Value = serde_json::from_slice(&plan.body).expect("the body is JSON");
+                let body: Value = serde_json::from_slice(plan.work.body()).expect("the body is JSON");
                 let message = body["messages"][1].as_object().expect("a message");
                 assert_eq!(message.keys().collect::<Vec<_>>(), ["role", "content"], "{family}");
                 assert!(message["content"].is_string());
@@ -515,7 +514,7 @@ mod refusals {
             let refused = ask(&request(""), &thinking, family, "vllm", false);
             assert_eq!(refused, Err(Refused::ThinkingCloses), "{family}");
             let forced = ask(&request(""), &thinking, family, "vllm", true).expect("force makes a plan");
-            let body: Value = serde_json::from_slice(&forced.body).expect("the body is JSON");
+            let body: Value = serde_json::from_slice(forced.work.body()).expect("the body is JSON");
             let text = body["messages"][1]["content"].as_str().expect("a string");
             assert!(text.ends_with('R') && text.to_lowercase().contains("think"), "{family}: {text}");
         }
@@ -560,7 +559,10 @@ mod once_more {
 
     fn again(sent: &str, engine: &str) -> String {
         let request = ChatRequest::parse(sent.as_bytes()).expect("the request is read");
-        String::from_utf8(super::again(&request, &Engine::named(engine).0, "fresh")).expect("the body is text")
+        let budget =
+            Budget { ratios: &RATIOS, rid: "fresh", force: false, lists_ids: false, settings: &Settings::default() };
+        let plan = super::again(&request, &Engine::named(engine).0, &budget, "");
+        String::from_utf8(plan.work.body().to_vec()).expect("the body is text")
     }
 
     const SENT: &str =
@@ -607,7 +609,14 @@ mod the_document {
             UnexpectedThinking => Some(FlagIgnored),
             FlagIgnored => Some(MarkRepeats),
             MarkRepeats => Some(NoForm),
-            NoForm => None,
+            NoForm => Some(NotHere),
+            NotHere => Some(TooOld),
+            TooOld => Some(NoIds),
+            NoIds => Some(Media),
+            Media => Some(PromptTooLong),
+            PromptTooLong => Some(IdsShown),
+            IdsShown => Some(IdsDiffer),
+            IdsDiffer => None,
         };
         let kinds = std::iter::successors(Some(Finished), next);
         kinds.chain(Exclusion::ALL.into_iter().map(Excluded)).collect()

@@ -8,6 +8,7 @@
 //! | the role event | dropped, and a role beside text taken out, unless no leg before has shown one |
 //! | `reasoning` or `reasoning_content` | the name, or both names, that leg 1 used |
 //! | thinking that is really the answer (the engine's parser did not see the thinking end) | `content` |
+//! | text at the start that the client has, where the leg goes on from before its end | dropped; it has to come, exactly |
 //! | white space at the start, where the template trimmed it from the partial's end | dropped as far as it repeats |
 //! | `usage` | that of the whole answer, or gone if the client did not ask for it |
 //!
@@ -16,11 +17,14 @@
 //! there twice and is rewritten only the last is left. A leg that cannot be rewritten is the engine's fault; what was delivered
 //! before stays valid.
 
+mod hide;
 mod tail;
 
+pub use hide::hide_ids;
 pub use tail::{finish_chunk, usage_chunk};
 
 use serde_json::value::RawValue;
+use thiserror::Error;
 
 use super::chat::json::{self, Object};
 use super::chat::{
@@ -36,6 +40,35 @@ pub struct Seam {
     /// The answer has begun, but the engine's parser starts in the thinking phase and calls all of it reasoning (vLLM's
     /// deepseek_r1 parser, reasoning/abs_reasoning_parsers.py `BaseThinkingReasoningParser`).
     pub reasoning_is_content: bool,
+    /// What the engine generates once more, because the tokens it goes on from end before the text that the client has.
+    pub repeats: Repeats,
+}
+
+/// Text that the client has and that the next leg begins with. Unlike white space it has to come, exactly as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repeats {
+    /// Of the thinking; before any of the answer.
+    pub reasoning: String,
+    /// Of the answer.
+    pub content: String,
+}
+
+impl Repeats {
+    /// Whether nothing is to be repeated, or everything has been.
+    pub fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty()
+    }
+}
+
+/// Why an event cannot be made part of the answer.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum NotSpliced {
+    /// It is nothing that an engine may send.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The leg does not begin with the text that it was to repeat: it is another answer.
+    #[error("the leg begins with another text than the one it was to repeat")]
+    Diverged,
 }
 
 /// Rewrites one leg's events. Every continuation has its own.
@@ -48,6 +81,13 @@ pub struct Splice {
     awaits_role: bool,
     /// What may still be repeated; empty from the first text that differs.
     repeated: String,
+    /// What still has to be repeated.
+    repeats: Repeats,
+    /// The client is not to see token ids, so an event has nothing for it that has only these.
+    hides_ids: bool,
+    /// The leg has brought thinking, and some of the answer.
+    thought: bool,
+    answered: bool,
     client: ClientUsage,
     recovered: Recovered,
 }
@@ -68,8 +108,26 @@ impl Splice {
         client: ClientUsage,
         recovered: Recovered,
     ) -> Self {
-        let Seam { trimmed, reasoning_is_content } = seam;
-        Self { head, reasoning_field, reasoning_is_content, awaits_role: false, repeated: trimmed, client, recovered }
+        let Seam { trimmed, reasoning_is_content, repeats } = seam;
+        Self {
+            head,
+            reasoning_field,
+            reasoning_is_content,
+            awaits_role: false,
+            repeated: trimmed,
+            repeats,
+            hides_ids: false,
+            thought: false,
+            answered: false,
+            client,
+            recovered,
+        }
+    }
+
+    /// For a client that is not to see the leg's token ids. They are not taken out here, see [`hide_ids`].
+    pub fn hiding_ids(mut self, hides: bool) -> Self {
+        self.hides_ids = hides;
+        self
     }
 
     /// For a leg after which the client still has no role: the first one that the leg names is kept, with its event.
@@ -81,7 +139,7 @@ impl Splice {
     /// Whether the seam is behind: from here on, events that differ in one string only are rewritten to events that differ in
     /// that string only, so that their frames may be learned before and after the rewriting.
     pub fn is_settled(&self) -> bool {
-        self.repeated.is_empty()
+        self.repeated.is_empty() && self.repeats.is_empty()
     }
 
     /// The event's data as the client is to see it; `None` if it is not to see it at all.
@@ -89,8 +147,8 @@ impl Splice {
     /// `[DONE]` and error events come back as they are.
     ///
     /// # Errors
-    /// When the data is nothing that an engine may send.
-    pub fn rewrite(&mut self, data: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+    /// When the data is nothing that an engine may send, or not what this leg has to send.
+    pub fn rewrite(&mut self, data: &[u8]) -> Result<Option<Vec<u8>>, NotSpliced> {
         let Parsed::Chunk(chunk) = parse(data)? else {
             return Ok(Some(data.to_vec()));
         };
@@ -99,8 +157,9 @@ impl Splice {
             Ok(event) => event,
             // It was read, so it can be JSON: with `null` where Python wrote `NaN`.
             Err(error) => {
-                repaired = std::str::from_utf8(data).ok().and_then(json::without_nan).ok_or(error)?;
-                Object::parse(&repaired)?
+                repaired =
+                    std::str::from_utf8(data).ok().and_then(json::without_nan).ok_or_else(|| Malformed::from(error))?;
+                Object::parse(&repaired).map_err(Malformed::from)?
             }
         };
         self.rewrite_head(&mut event);
@@ -128,7 +187,7 @@ impl Splice {
     }
 
     /// Rewrites every choice and says whether nothing of them is left.
-    fn rewrite_choices(&mut self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> Result<bool, Malformed> {
+    fn rewrite_choices(&mut self, chunk: &Chunk<'_>, event: &mut Object<'_>) -> Result<bool, NotSpliced> {
         let Some(raw) = event.get("choices") else { return Ok(false) };
         let list = json::elements(raw);
         let listed = list.is_some();
@@ -140,7 +199,7 @@ impl Splice {
             let view = if json::says_nothing(raw) { None } else { views.next() };
             choices.push(match view {
                 Some(view) => {
-                    let mut choice = Object::parse(raw.get())?;
+                    let mut choice = Object::parse(raw.get()).map_err(Malformed::from)?;
                     emptied &= self.rewrite_choice(view, &mut choice)?;
                     choice.to_text()
                 }
@@ -155,7 +214,7 @@ impl Splice {
     }
 
     /// Rewrites a choice's delta and says whether that took out the only thing it had.
-    fn rewrite_choice(&mut self, view: &ChunkChoice<'_>, choice: &mut Object<'_>) -> Result<bool, Malformed> {
+    fn rewrite_choice(&mut self, view: &ChunkChoice<'_>, choice: &mut Object<'_>) -> Result<bool, NotSpliced> {
         // What is no object brings no text.
         let raw = choice.get("delta").map(ToOwned::to_owned);
         let Some(mut delta) = raw.as_ref().and_then(|raw| Object::parse(raw.get()).ok()) else {
@@ -169,15 +228,53 @@ impl Splice {
         } else if let Some(field) = self.reasoning_field {
             rename_reasoning(&mut delta, field);
         }
-        let trimmed = self.trim_repeated(&mut delta);
+        self.thought |= view.reasoning.as_ref().is_some_and(|text| !text.is_empty());
+        self.answered |= view.content.as_ref().is_some_and(|text| !text.is_empty()) || !view.tool_calls.is_empty();
         let ends = view.finish_reason.is_some() || !view.tool_calls.is_empty();
+        let dropped = self.drop_repeats(&mut delta, ends)?;
+        let trimmed = self.trim_repeated(&mut delta) || dropped;
         if ends {
             self.repeated.clear();
         }
-        let carries =
-            ends || first_role || view.token_ids.is_some() || view.has_logprobs || view.opaque || has_text(&delta);
+        let has_ids = view.token_ids.is_some() && !self.hides_ids;
+        let carries = ends || first_role || has_ids || view.has_logprobs || view.opaque || has_text(&delta);
         choice.set("delta", delta.to_raw());
         Ok((role || trimmed) && !carries)
+    }
+
+    /// Drops from the delta's start what the leg had to repeat, and says whether anything was dropped. `ends`: nothing can follow.
+    fn drop_repeats(&mut self, delta: &mut Object<'_>, ends: bool) -> Result<bool, NotSpliced> {
+        let mut dropped = false;
+        let filled = |delta: &Object<'_>, name: &&str| {
+            delta.get(name).and_then(json::string_content).is_some_and(|text| !text.is_empty())
+        };
+        for (names, left) in [
+            (&[REASONING, REASONING_CONTENT][..], &mut self.repeats.reasoning),
+            (&[CONTENT], &mut self.repeats.content),
+        ] {
+            let mut after = None;
+            for name in names.iter().filter(|_| !left.is_empty()) {
+                let Some(text) = delta.text(name).filter(|text| !text.is_empty()) else { continue };
+                let equal = common_start(&text, left);
+                if equal < text.len().min(left.len()) {
+                    return Err(NotSpliced::Diverged);
+                }
+                delta.set(name, json::raw(&text[equal..]));
+                after = Some(left[equal..].to_owned());
+                dropped = true;
+            }
+            *left = after.unwrap_or_else(|| std::mem::take(left));
+            // What comes after this text may not come before all of it has.
+            let early = ends || names[0] == REASONING && filled(delta, &CONTENT);
+            if early && !left.is_empty() {
+                return Err(NotSpliced::Diverged);
+            }
+        }
+        let thinks_on = [REASONING, REASONING_CONTENT].iter().any(|name| filled(delta, name));
+        if thinks_on && !self.repeats.content.is_empty() {
+            return Err(NotSpliced::Diverged);
+        }
+        Ok(dropped)
     }
 
     /// Drops from the delta's start what repeats the white space before the seam, and says whether anything was dropped.
@@ -224,8 +321,11 @@ impl Splice {
     /// The usage of the whole answer from this leg's own.
     fn usage_of_whole(&self, leg: &Usage) -> Usage {
         let mut leg = leg.clone();
-        if self.reasoning_is_content {
-            // The engine counted the answer as thinking.
+        // vLLM counts all tokens of a leg as thinking whose prompt has its thinking behind it, though its parser knows better
+        // (measured on 0.32 with the qwen3 parser).
+        let goes_on = self.recovered != Recovered::nothing();
+        let miscounted = goes_on && self.answered && !self.thought && leg.has_details();
+        if self.reasoning_is_content || miscounted {
             leg.reasoning_tokens = leg.reasoning_tokens.map(|_| 0);
         }
         merge(&leg, &self.recovered)

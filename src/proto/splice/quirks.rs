@@ -64,9 +64,9 @@ fn of_a_key_that_is_there_twice_the_one_that_counts_is_rewritten_and_left() {
             (r#"{"reasoning":"a","reasoning_content":"b","reasoning":"c"}"#, Some(r#"{"reasoning_content":"c"}"#)),
         ],
     );
-    let trimmed = Seam { trimmed: "\n".to_owned(), reasoning_is_content: false };
+    let trimmed = Seam { trimmed: "\n".to_owned(), ..Seam::default() };
     check_deltas(&trimmed, &[(r#"{"content":"\nx","content":"\ny"}"#, Some(r#"{"content":"y"}"#))]);
-    let answer = Seam { trimmed: String::new(), reasoning_is_content: true };
+    let answer = Seam { reasoning_is_content: true, ..Seam::default() };
     check_deltas(
         &answer,
         &[(r#"{"reasoning":"a","content":"x","reasoning":"b","content":"c"}"#, Some(r#"{"content":"bc"}"#))],
@@ -109,7 +109,7 @@ fn a_single_choice_without_its_list_is_rewritten_too() {
 
 #[test]
 fn an_answer_beside_thinking_that_is_no_text_is_not_lost() {
-    let seam = Seam { trimmed: String::new(), reasoning_is_content: true };
+    let seam = Seam { reasoning_is_content: true, ..Seam::default() };
     check_deltas(
         &seam,
         &[

@@ -1,7 +1,7 @@
 use super::super::chat::fixtures::{
     CONTENT, CONTINUOUS_USAGE, INCLUDE_USAGE, MANY_SCRIPTS, SGLANG, TOKEN_IDS, events, folded,
 };
-use super::super::chat::{ChatRequest, FinishReason, OriginalPrompt, Partial, Ratios, Shape, learn};
+use super::super::chat::{ChatRequest, FinishReason, Onward, OriginalPrompt, Partial, Ratios, Shape, learn};
 use super::*;
 
 const NOTHING: Recovered = Recovered { completion_tokens: 0, reasoning_tokens: 0, prompt: OriginalPrompt::Known(0) };
@@ -16,7 +16,7 @@ fn head() -> Head {
 }
 
 fn seam(trimmed: &str) -> Seam {
-    Seam { trimmed: trimmed.to_owned(), reasoning_is_content: false }
+    Seam { trimmed: trimmed.to_owned(), ..Seam::default() }
 }
 
 fn splice(field: Option<ReasoningField>, seam: Seam) -> Splice {
@@ -183,7 +183,7 @@ fn thinking_takes_the_name_or_names_of_leg_1() {
 
 #[test]
 fn thinking_that_is_the_answer_becomes_content() {
-    let seam = Seam { trimmed: String::new(), reasoning_is_content: true };
+    let seam = Seam { reasoning_is_content: true, ..Seam::default() };
     check(
         splice(Some(ReasoningField::ReasoningContent), seam),
         &[
@@ -288,6 +288,62 @@ fn continuous_usage_is_raised_or_taken_out() {
 }
 
 #[test]
+fn a_leg_without_thinking_has_none_to_count() {
+    for (delta, thinking) in [(r#"{"content":"a"}"#, 4), (r#"{"reasoning":"a"}"#, 6), ("{}", 6)] {
+        let mut splice = Splice::new(head(), None, seam(""), AT_END, RECOVERED);
+        rewritten(&mut splice, &format!(r#"{{"choices":[{{"index":0,"delta":{delta}}}]}}"#));
+        let usage = rewritten(&mut splice, USAGE_CHUNK).unwrap();
+        assert!(usage.contains(&format!(r#""reasoning_tokens":{thinking}"#)), "{delta}: {usage}");
+    }
+}
+
+#[test]
+fn what_is_to_be_repeated_is_dropped_and_has_to_come() {
+    let repeats = |reasoning: &str, content: &str| Seam {
+        repeats: Repeats { reasoning: reasoning.to_owned(), content: content.to_owned() },
+        ..Seam::default()
+    };
+    let told = |seam: &Seam, deltas: &[&str]| {
+        let mut splice = Splice::new(head(), Some(ReasoningField::Reasoning), seam.clone(), NO_USAGE, RECOVERED);
+        let mut texts = String::new();
+        for delta in deltas {
+            let ends = if *delta == "{}" { r#","finish_reason":"stop""# } else { "" };
+            let data = format!(r#"{{"choices":[{{"index":0,"delta":{delta}{ends}}}]}}"#);
+            match splice.rewrite(data.as_bytes()) {
+                Ok(Some(shown)) => {
+                    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+                    texts.push_str(&shown["choices"][0]["delta"].to_string());
+                }
+                Ok(None) => texts.push('-'),
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(texts)
+    };
+    let said = |texts: &str| Ok(texts.to_owned());
+    let content = repeats("", "ab");
+    assert_eq!(told(&content, &[r#"{"content":"abc"}"#]), said(r#"{"content":"c"}"#));
+    assert_eq!(
+        told(&content, &[r#"{"content":"a"}"#, r#"{"content":"b"}"#, r#"{"content":"a"}"#]),
+        said(r#"--{"content":"a"}"#)
+    );
+    assert_eq!(told(&content, &[r#"{"content":"ab"}"#, "{}"]), said("-{}"));
+    let both = repeats("x", "y");
+    assert_eq!(told(&both, &[r#"{"reasoning":"x"}"#, r#"{"content":"yz"}"#]), said(r#"-{"content":"z"}"#));
+    assert_eq!(told(&both, &[r#"{"reasoning":"x","content":"yz"}"#]), said(r#"{"reasoning":"","content":"z"}"#));
+    for (seam, deltas) in [
+        (&content, &[r#"{"content":"b"}"#][..]),
+        (&content, &[r#"{"content":"a"}"#, r#"{"content":"c"}"#]),
+        (&content, &[r#"{"content":"a"}"#, "{}"]),
+        (&content, &[r#"{"tool_calls":[{"index":0}]}"#]),
+        (&both, &[r#"{"reasoning":"xx"}"#, r#"{"reasoning":"x"}"#, r#"{"content":"z"}"#]),
+        (&both, &[r#"{"content":"y"}"#]),
+    ] {
+        assert_eq!(told(seam, deltas), Err(NotSpliced::Diverged), "{deltas:?}");
+    }
+}
+
+#[test]
 fn an_answer_called_thinking_is_not_counted_as_thinking() {
     let seam = Seam { reasoning_is_content: true, ..Seam::default() };
     let mut splice = Splice::new(head(), None, seam, AT_END, RECOVERED);
@@ -311,7 +367,7 @@ fn a_third_leg_adds_to_everything_before_it() {
     let mut partial = folded([data(7).as_str()]);
     for (completion, whole) in [(5, 12), (2, 14)] {
         let mut splice = leg(&partial);
-        partial.begin_leg();
+        partial.begin_leg(Onward::Text);
         let seen = rewritten(&mut splice, &data(completion)).unwrap();
         assert!(seen.contains(&format!(r#""prompt_tokens":20,"completion_tokens":{whole}"#)), "{seen}");
         let Ok(Parsed::Chunk(chunk)) = parse(seen.as_bytes()) else { panic!("{seen}") };
@@ -337,7 +393,7 @@ fn frames_of_a_settled_splice_are_rewritten_to_frames() {
     let (one, two) = (event("two", r#"{"reasoning":"a\n"}"#), event("two", r#"{"reasoning":"b \u4f60"}"#));
     let (first, second) = (rewritten(&mut splice, &one).unwrap(), rewritten(&mut splice, &two).unwrap());
     let (first, second) = (learn(first.as_bytes()).unwrap(), learn(second.as_bytes()).unwrap());
-    assert_eq!(first.frame, second.frame);
+    assert_eq!(first, second);
     assert_eq!(first.kind, second.kind);
 }
 

@@ -7,6 +7,10 @@ fn learned(data: &str) -> LearnedFrame {
     learn(data.as_bytes()).unwrap_or_else(|| panic!("no frame in {data}"))
 }
 
+fn text_in<'d>(frame: &LearnedFrame, data: &'d [u8]) -> Option<&'d [u8]> {
+    frame.read(data).map(|filling| filling.text)
+}
+
 fn choice(rest: &str) -> String {
     format!(r#"{{"id":"i","choices":[{{"index":0,{rest}}}]}}"#)
 }
@@ -14,8 +18,8 @@ fn choice(rest: &str) -> String {
 #[test]
 fn a_frame_is_the_event_without_its_text() {
     let data = events(CONTENT).nth(1).unwrap();
-    let LearnedFrame { frame, kind } = learned(data);
-    assert_eq!(kind, TextKind::Content);
+    let frame = learned(data);
+    assert_eq!((frame.kind, &frame.between), (TextKind::Content, &None));
     assert!(frame.prefix.ends_with(br#""delta":{"content":""#) && frame.suffix.starts_with(br#""},"logprobs":null"#));
     assert_eq!([&*frame.prefix, b"<tool_call>", &*frame.suffix].concat(), data.as_bytes());
 }
@@ -23,10 +27,10 @@ fn a_frame_is_the_event_without_its_text() {
 #[test]
 fn two_frames_are_enough_for_a_stream() {
     let frames: Vec<_> = [1, 3].into_iter().map(|at| learned(events(SGLANG).nth(at).unwrap())).collect();
-    let fit = |data: &&str| frames.iter().any(|known| text_in(&known.frame, data.as_bytes()).is_some());
+    let fit = |data: &&str| frames.iter().any(|known| text_in(known, data.as_bytes()).is_some());
     assert_eq!(events(SGLANG).filter(fit).count(), 4);
     let known = learned(events(CONTENT).nth(1).unwrap());
-    let texts: Vec<_> = events(CONTENT).filter_map(|data| text_in(&known.frame, data.as_bytes())).collect();
+    let texts: Vec<_> = events(CONTENT).filter_map(|data| text_in(&known, data.as_bytes())).collect();
     assert_eq!(texts.len(), 26);
     assert_eq!(texts[2], br#"{\""#);
 }
@@ -50,7 +54,7 @@ fn older_engines_nulls_are_part_of_the_frame() {
 fn an_event_that_says_more_than_a_text_has_no_frame() {
     let content = r#""delta":{"content":"x"}"#;
     for data in [
-        events(TOKEN_IDS).nth(1).unwrap().to_owned(),
+        events(TOKEN_IDS).next().unwrap().to_owned(),
         events(LOGPROBS).nth(1).unwrap().to_owned(),
         events(TOOL_CALL).nth(9).unwrap().to_owned(),
         events(INCLUDE_USAGE).next().unwrap().to_owned(),
@@ -71,6 +75,43 @@ fn an_event_that_says_more_than_a_text_has_no_frame() {
     ] {
         assert!(learn(data.as_bytes()).is_none(), "{data}");
     }
+}
+
+#[test]
+fn ids_are_a_second_piece_of_the_frame() {
+    let frame = learned(events(TOKEN_IDS).nth(1).unwrap());
+    assert!(frame.between.as_ref().is_some_and(|between| between.ends_with(br#""token_ids":["#)));
+    assert_eq!(frame.to_record(), None);
+    let read: Vec<_> = events(TOKEN_IDS).skip(1).map(|data| frame.read(data.as_bytes())).collect();
+    let filling = |text: &'static str, ids| Some(Filling { text: text.as_bytes(), ids: Some(ids) });
+    assert_eq!(read[..3], [filling(" snag", "71802"), filling(" loaf", "76148"), filling(" carcin", "51688")]);
+    assert_eq!(read[3..], [None, None, None], "the finish, the usage, [DONE]");
+    for data in events(TOKEN_IDS).skip(1).take(3) {
+        assert_eq!(frame.fill(frame.read(data.as_bytes()).unwrap()), data.as_bytes());
+    }
+    let several = frame.fill(Filling { text: br#"a\"b"#, ids: Some("1,22") });
+    assert_eq!(frame.read(&several), Some(Filling { text: br#"a\"b"#, ids: Some("1,22") }));
+    for ids in ["", "1,x", "null", "1],[2", "-1"] {
+        assert_eq!(frame.read(&frame.fill(Filling { text: b"a", ids: Some(ids) })), None, "{ids}");
+    }
+}
+
+#[test]
+fn ids_before_the_text_make_no_frame() {
+    let after = choice(r#""delta":{"content":"x"},"token_ids":[1]"#);
+    assert!(learn(after.as_bytes()).is_some());
+    for data in [
+        choice(r#""token_ids":[1],"delta":{"content":"x"}"#),
+        choice(r#""delta":{"content":"x"},"token_ids":["1"]"#),
+        choice(r#""delta":{"content":"x"},"token_ids":[ 1 ]"#),
+        choice(r#""delta":{"content":"x"},"token_ids":[]"#),
+        choice(r#""delta":{"content":"x"},"token_ids":[1],"token_ids":[2]"#),
+        after.replace("\"choices\"", "\"prompt_token_ids\":[1],\"choices\""),
+    ] {
+        assert!(learn(data.as_bytes()).is_none(), "{data}");
+    }
+    // What is no list is not there.
+    assert_eq!(learned(&choice(r#""delta":{"content":"x"},"token_ids":7"#)).between, None);
 }
 
 #[test]
@@ -105,7 +146,7 @@ fn an_event_that_had_to_be_read_leniently_has_no_frame() {
 
 #[test]
 fn text_that_leaves_the_string_does_not_fit() {
-    let LearnedFrame { frame, .. } = learned(&choice(r#""delta":{"content":"x"}"#));
+    let frame = learned(&choice(r#""delta":{"content":"x"}"#));
     for (text, fits) in [
         (&b""[..], true),
         (b"plain", true),
@@ -127,7 +168,7 @@ proptest! {
     #[test]
     fn whatever_fits_a_frame_and_can_be_unescaped_is_one_json_string(text in "(\\\\|\"|u|d83d|n|[a-z]|,|:|\\{|\n){0,8}") {
         let seed = choice(r#""delta":{"content":"x"}"#);
-        let LearnedFrame { frame, .. } = learned(&seed);
+        let frame = learned(&seed);
         let data = [&*frame.prefix, text.as_bytes(), &*frame.suffix].concat();
         let fits = text_in(&frame, &data).is_some_and(|text| json::unescape(text, &mut String::new()).is_ok());
         let parses = serde_json::from_str::<String>(&format!("\"{text}\"")).is_ok();

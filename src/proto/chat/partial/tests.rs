@@ -4,7 +4,7 @@ use super::super::fixtures::{
     ABORT, CONTENT, CONTINUOUS_USAGE, ENGINE_KILLED, INCLUDE_USAGE, LOGPROBS, MANY_SCRIPTS, SGLANG, TOKEN_IDS,
     TOOL_CALL, chunk, events, folded,
 };
-use super::super::{learn, text_in};
+use super::super::learn;
 use super::*;
 
 const RATIOS: Ratios = Ratios { cjk: 1.6, other: 4.0 };
@@ -76,7 +76,7 @@ fn an_abort_is_not_an_end_and_a_further_leg_forgets_it() {
     let mut partial = folded(events(ABORT));
     assert_eq!(choice_0(&partial).finish, Some(FinishReason::Abort));
     assert!(!partial.is_finished());
-    partial.begin_leg();
+    partial.begin_leg(Onward::Text);
     assert_eq!(choice_0(&partial).finish, None);
     assert_eq!(choice_0(&partial).reasoning, "The user wants a short story about a lighthouse.");
 }
@@ -107,7 +107,7 @@ fn of_texts(texts: &[&str]) -> Partial {
         };
         let string = serde_json::to_string(&text[1..]).unwrap();
         whole.fold(&chunk(&format!(r#"{{"choices":[{{"index":0,"delta":{{"{name}":{string}}}}}]}}"#)));
-        framed.push_text(kind, string.trim_matches('"').as_bytes()).unwrap();
+        framed.push_text(kind, string.trim_matches('"').as_bytes(), None).unwrap();
     }
     assert_eq!((&whole.choices, whole.phase()), (&framed.choices, framed.phase()), "{texts:?}");
     whole
@@ -217,7 +217,7 @@ fn texts_have_a_limit_and_passing_it_shows() {
     let mut partial = Partial::new(1);
     for number in 0..9 {
         assert!(!partial.is_opaque(), "{number} times 128 KiB");
-        partial.push_text(TextKind::Content, piece.as_bytes()).unwrap();
+        partial.push_text(TextKind::Content, piece.as_bytes(), None).unwrap();
     }
     assert!(partial.is_opaque());
     assert_eq!(choice_0(&partial).content.len(), 1 << 20);
@@ -287,14 +287,14 @@ fn a_leg_that_ended_with_text_withheld_leaves_every_later_count_inexact() {
     let mut partial = Partial::new(1);
     counted(&mut partial, r#""delta":{"content":"a"}"#, Some(1));
     counted(&mut partial, r#""delta":{}"#, Some(2));
-    partial.begin_leg();
+    partial.begin_leg(Onward::Text);
     assert_eq!(counted(&mut partial, r#""delta":{"content":"b"}"#, Some(3)), Counted { tokens: 3, exact: false });
 }
 
 #[test]
 fn text_after_the_last_usage_is_estimated_on_top() {
     let mut partial = folded(events(CONTINUOUS_USAGE).take(3));
-    partial.push_text(TextKind::Reasoning, b"12345678").unwrap();
+    partial.push_text(TextKind::Reasoning, b"12345678", None).unwrap();
     assert_eq!(partial.completion_tokens(&RATIOS), Counted { tokens: 4, exact: false });
     assert_eq!(partial.reasoning_tokens(&RATIOS), Counted { tokens: 4, exact: false });
     let usage = partial.usage_so_far(99, &RATIOS);
@@ -305,11 +305,11 @@ fn text_after_the_last_usage_is_estimated_on_top() {
 #[test]
 fn what_was_once_estimated_never_becomes_exact() {
     let mut partial = folded(events(INCLUDE_USAGE).take(3));
-    partial.begin_leg();
+    partial.begin_leg(Onward::Text);
     partial.fold(&chunk(events(CONTINUOUS_USAGE).nth(4).unwrap()));
     assert_eq!(partial.completion_tokens(&RATIOS), Counted { tokens: 4, exact: false });
     let mut known = folded(events(CONTINUOUS_USAGE).take(3));
-    known.begin_leg();
+    known.begin_leg(Onward::Text);
     known.fold(&chunk(events(CONTINUOUS_USAGE).nth(4).unwrap()));
     assert_eq!(known.completion_tokens(&RATIOS), Counted { tokens: 4, exact: true });
 }
@@ -335,12 +335,12 @@ fn usage_that_no_engine_gave_is_counted_here() {
 #[test]
 fn a_bad_escape_changes_nothing() {
     let mut empty = Partial::default();
-    assert_eq!(empty.push_text(TextKind::Content, br"\ud800"), Err(BadEscape));
+    assert_eq!(empty.push_text(TextKind::Content, br"\ud800", None), Err(BadEscape));
     assert_eq!(empty, Partial::default());
-    empty.push_text(TextKind::Content, b"a").unwrap();
+    empty.push_text(TextKind::Content, b"a", None).unwrap();
     let before = empty.clone();
     for bad in [&br"ok \x"[..], b"\xff", b"\\", b"\""] {
-        assert_eq!(empty.push_text(TextKind::Content, bad), Err(BadEscape));
+        assert_eq!(empty.push_text(TextKind::Content, bad, None), Err(BadEscape));
         assert_eq!(empty, before);
     }
 }
@@ -374,8 +374,8 @@ proptest! {
         for string in &strings {
             let data = event(string);
             whole.fold(&chunk(&data));
-            let text = text_in(&known.frame, data.as_bytes()).unwrap();
-            framed.push_text(known.kind, text).unwrap();
+            let text = known.read(data.as_bytes()).unwrap().text;
+            framed.push_text(known.kind, text, None).unwrap();
         }
         prop_assert_eq!(framed, whole);
     }

@@ -45,7 +45,7 @@ fn every_kind_of_failure_is_hidden_and_continued_from_what_was_delivered() {
         assert_eq!(causes, [name]);
         let start = bench.next_leg();
         assert_eq!((start.leg, start.attempt, start.plan), (2, 1, "chat-continue"), "{name}");
-        let body: serde_json::Value = serde_json::from_slice(&start.body).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(start.work.body()).unwrap();
         assert_eq!(body["messages"][1]["content"], "one two", "{name}");
         bench.send(&[&role("2"), &text("2", " three"), &finish("2", "stop"), "[DONE]"]);
         let uncut = [role("1"), text("1", "one "), text("1", "two"), text("1", " three"), finish("1", "stop")];
@@ -64,7 +64,7 @@ fn a_leg_that_brought_nothing_is_asked_again_with_the_clients_own_request() {
         bench.cut();
         let start = bench.next_leg();
         assert_eq!((start.leg, start.attempt, start.plan), (1, 2, "again"));
-        assert_eq!(String::from_utf8(start.body).unwrap(), REQUEST);
+        assert_eq!(String::from_utf8(start.work.body().to_vec()).unwrap(), REQUEST);
         bench.send(&[&role("2"), &text("2", "a"), &finish("2", "stop"), "[DONE]"]);
         let id = if opening.is_empty() { "2" } else { "1" };
         assert_eq!(bench.log.events, [role(id), text(id, "a"), finish(id, "stop")]);

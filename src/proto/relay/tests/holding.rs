@@ -41,7 +41,7 @@ fn a_failure_while_holding_drops_what_is_held_and_continues_from_before_it() {
         bench.send(&[&role("1"), &text("1", "a"), &tool("1", "{\\\"half"), &text("1", "x")]);
         fail(&mut bench);
         let start = bench.next_leg();
-        let body: serde_json::Value = serde_json::from_slice(&start.body).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(start.work.body()).unwrap();
         assert_eq!(body["messages"][1]["content"], "a", "{name}");
         bench.send(&[&tool("2", "{\\\"whole\\\":1}"), &finish("2", "tool_calls"), "[DONE]"]);
         let whole = [role("1"), text("1", "a"), tool("1", "{\\\"whole\\\":1}"), finish("1", "tool_calls")];

@@ -9,6 +9,7 @@ pub(super) static GENERIC: Spec = Spec {
     reads_reasoning: false,
     request_id: None,
     flag_ignored_by: &[Renderer::Harmony],
+    takes_ids: false,
     assistant_becomes_user: false,
     cautions: &[],
 };

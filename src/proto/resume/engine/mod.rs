@@ -63,6 +63,8 @@ pub(super) struct Spec {
     pub(super) request_id: Option<&'static str>,
     /// Renderers that silently ignore `continue_final_message` here: a quiet 200 with a wrong answer.
     pub(super) flag_ignored_by: &'static [Renderer],
+    /// Whether chats list token ids and take them as a prompt.
+    pub(super) takes_ids: bool,
     /// Whether a last assistant message without the flag is made a user's.
     pub(super) assistant_becomes_user: bool,
     /// (family, words): what goes wrong on some versions.

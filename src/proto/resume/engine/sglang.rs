@@ -22,6 +22,7 @@ pub(super) static SGLANG: Spec = Spec {
     reads_reasoning: false,
     request_id: Some("rid"),
     flag_ignored_by: &[],
+    takes_ids: false,
     assistant_becomes_user: true,
     cautions: &[("glm", GLM45), ("glm_4_7", GLM45), ("deepseek_v4", DEEPSEEK_V4), ("kimi_k3", KIMI_K3)],
 };

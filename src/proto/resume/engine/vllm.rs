@@ -13,6 +13,7 @@ pub(super) static VLLM: Spec = Spec {
     reads_reasoning: true,
     request_id: None,
     flag_ignored_by: &[Renderer::DeepseekEncoding, Renderer::Harmony],
+    takes_ids: true,
     assistant_becomes_user: false,
     cautions: &[(
         "kimi_k3",

@@ -149,7 +149,7 @@ impl Spec {
 
 /// The text around thinking. The gaps are white space that the model writes there and that some parsers take away: what
 /// of a gap is already part of the partial is not written twice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks {
     pub(super) open: &'static str,
     pub(super) after_open: &'static str,

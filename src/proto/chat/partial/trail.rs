@@ -1,0 +1,150 @@
+//! The token ids of an answer, as far as engines list them.
+
+use super::ChunkChoice;
+use super::piece_ends_in_half;
+use crate::proto::chat::ids::{IdList, TokenIds};
+
+/// Most ids kept of an answer, and of a prompt. A longer answer is not continued by ids.
+const MAX_IDS: usize = 1 << 22;
+
+/// The ids of a prompt and of the answer to it, both complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids<'p> {
+    /// The prompt's, chat template and all.
+    pub prompt: &'p TokenIds,
+    /// The answer's so far.
+    pub answer: &'p TokenIds,
+    /// How many of the answer's there were at the end of the last event that brought text, and text that does not end inside a
+    /// character. Those behind it have brought none.
+    pub at_text: usize,
+}
+
+/// What has come of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Trail {
+    prompt: TokenIds,
+    answer: TokenIds,
+    at_text: usize,
+    /// Ids of all choices.
+    total: u64,
+    thinking: Thinking,
+    /// Something came without ids, so they do not cover everything.
+    gaps: bool,
+    /// They are not all of *this* answer's ids in this prompt any more: a leg went on from text.
+    broken: bool,
+}
+
+/// The thinking among the ids of choice 0: a run of them from the beginning, the marks around it left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Thinking {
+    ids: u64,
+    /// How many ids of the answer there were when the last of them came.
+    end: usize,
+}
+
+impl Trail {
+    /// The prompt's ids, which an engine lists once, with its first event.
+    pub(super) fn hear_prompt(&mut self, list: &IdList<'_>) {
+        if self.prompt.is_empty() && self.answer.is_empty() && list.count() <= MAX_IDS as u64 {
+            self.prompt.push_json(list.json());
+        }
+    }
+
+    /// One choice's piece as the engine sent it. `answering`: the choice's answer has begun, with this piece at the latest.
+    pub(super) fn hear(&mut self, piece: &ChunkChoice<'_>, answering: bool) {
+        let Some(ids) = &piece.token_ids else {
+            self.gaps |= piece.has_output();
+            return;
+        };
+        self.total += ids.count();
+        if piece.index != 0 {
+            return;
+        }
+        if self.answer.len() as u64 + ids.count() > MAX_IDS as u64 || !self.answer.push_json(ids.json()) {
+            self.broken = true;
+            return;
+        }
+        self.count_thinking(piece, ids.count(), answering);
+        if piece.has_output() && !piece_ends_in_half(piece) {
+            self.at_text = self.answer.len();
+        }
+    }
+
+    /// The same for an event in a frame: text that is not empty, and one list of ids without its brackets.
+    pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, half: bool) {
+        let before = self.answer.len();
+        let read = before < MAX_IDS && self.answer.push_inside(ids);
+        self.total += (self.answer.len() - before) as u64;
+        if !read {
+            self.gaps = true; // they are not numbers, so nobody knows how many they are
+            return;
+        }
+        if thinking {
+            self.thinking.ids += (self.answer.len() - before) as u64;
+            self.thinking.end = self.answer.len();
+        }
+        if !half {
+            self.at_text = self.answer.len();
+        }
+    }
+
+    /// Text came without ids.
+    pub(super) fn hear_text(&mut self) {
+        self.gaps = true;
+    }
+
+    fn count_thinking(&mut self, piece: &ChunkChoice<'_>, count: u64, answering: bool) {
+        let thinks = piece.reasoning.as_ref().is_some_and(|text| !text.is_empty());
+        if thinks && !answering {
+            self.thinking.ids += count;
+            self.thinking.end = self.answer.len();
+        }
+    }
+
+    /// A leg begins that goes on behind the first `len` of the answer's ids.
+    pub(super) fn cut(&mut self, len: usize) {
+        let gone = self.answer.len().saturating_sub(len);
+        self.answer.truncate(len);
+        self.total = self.total.saturating_sub(gone as u64);
+        self.at_text = self.at_text.min(len);
+        let thinking = self.thinking.end.saturating_sub(len);
+        self.thinking.ids = self.thinking.ids.saturating_sub(thinking as u64);
+        self.thinking.end = self.thinking.end.min(len);
+    }
+
+    /// A leg begins that goes on from text: what it lists belongs to another prompt.
+    pub(super) fn break_off(&mut self) {
+        self.broken = true;
+    }
+
+    /// A leg begins that answers from the start.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many ids have come, of all choices.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// How many of them were thinking.
+    pub(super) fn thinking(&self) -> u64 {
+        self.thinking.ids
+    }
+
+    /// Whether every piece of output came with its ids.
+    pub(super) fn covers_all(&self) -> bool {
+        self.total > 0 && !self.gaps
+    }
+
+    /// How many ids the prompt has, where they were listed.
+    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+        (!self.prompt.is_empty()).then(|| self.prompt.len() as u64)
+    }
+
+    /// All ids, if they are all there.
+    pub(super) fn ids(&self) -> Option<Ids<'_>> {
+        let whole = !self.gaps && !self.broken && !self.prompt.is_empty();
+        whole.then_some(Ids { prompt: &self.prompt, answer: &self.answer, at_text: self.at_text })
+    }
+}

@@ -1,0 +1,110 @@
+//! The token-exact plan: the ids of the prompt and of the answer are the next leg's prompt, so that the engine goes on exactly
+//! where it was, in thinking too.
+//!
+//! vLLM takes them as `kv_transfer_params.prompt_token_ids` on a chat (0.28+, renderers/online_renderer.py
+//! `_reused_prompt_token_ids`): the template and the tokenizer are skipped, the parsers read their first state from the ids. An
+//! engine that does not know the field ignores it and answers the question once more, hence the check of the echo of the ids on
+//! its first chunk. A completion has them as its `prompt`.
+//!
+//! Which ids? Those up to where the text ends that the client has. Engines list ids ahead of text: what may become a stop
+//! string, a control mark or the rest of a character is withheld. How much text some ids are is known to nobody but the engine's
+//! tokenizer, so it is [asked](Search). A prompt that ends inside a character must never be sent: vLLM then puts the whole prompt's
+//! text before the answer (vllm#48853; measured on 0.32).
+
+mod search;
+
+use serde::Deserialize;
+
+pub use self::search::{Cut, Search, Step};
+use super::body::{self, Left};
+use super::family::Spec;
+use super::version::Version;
+use super::{CHAT_COMPLETIONS, Plan, Question, Refused, Settings, Work, engine, shows_ids};
+use crate::proto::chat::{ChatRequest, Onward, Partial, Ratios, TokenIds};
+use crate::proto::splice::Seam;
+
+/// The first release whose chats take a prompt's ids (vllm#48145).
+const FIRST: Version = Version::new(0, 28, 0);
+
+/// Begins the search for the place to go on from.
+///
+/// # Errors
+/// Why this answer cannot be continued by ids, or not here.
+pub(super) fn search(
+    request: &ChatRequest,
+    partial: &Partial,
+    family: &Spec,
+    engine: &engine::Spec,
+    settings: &Settings,
+) -> Result<Search, Refused> {
+    if !engine.takes_ids {
+        return Err(Refused::NotHere);
+    }
+    if settings.abilities.version.is_some_and(|version| version < FIRST) {
+        return Err(Refused::TooOld);
+    }
+    if partial.has_tool_call() {
+        return Err(Refused::ToolCallShown);
+    }
+    if partial.is_opaque() {
+        return Err(Refused::NotText);
+    }
+    if partial.is_finished() {
+        return Err(Refused::Finished);
+    }
+    if partial.is_interleaved() {
+        return Err(Refused::Interleaved);
+    }
+    // The ids of a prompt with media stand for no pictures, and vLLM ignores them then.
+    if request.has_media() {
+        return Err(Refused::Media);
+    }
+    let ids = partial.ids().ok_or(Refused::NoIds)?;
+    if ids.prompt.len() + ids.answer.len() > settings.max_prompt_tokens {
+        return Err(Refused::PromptTooLong);
+    }
+    let choice = partial.first().ok_or(Refused::NothingToContinue)?;
+    Ok(Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), family.marks))
+}
+
+/// The request that goes on behind `cut`, and what its answer has to be.
+///
+/// # Errors
+/// No tokens are left, or the client would see ids twice.
+pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &Ratios) -> Result<Plan, Refused> {
+    let heard = partial.ids().ok_or(Refused::NoIds)?.answer.len();
+    if heard != cut.ids && shows_ids(request) {
+        return Err(Refused::IdsShown);
+    }
+    let mut kept = partial.clone();
+    kept.begin_leg(Onward::Ids(cut.ids));
+    let left = Left::of(request, &kept, ratios)?;
+    let ids = kept.ids().ok_or(Refused::NoIds)?;
+    let mut prompt = ids.prompt.clone();
+    prompt.extend(ids.answer);
+    let body = body::by_ids(request, &prompt, &left);
+    let Cut { ids, repeats } = cut;
+    Ok(Plan {
+        work: Work::Request { path: CHAT_COMPLETIONS, body },
+        seam: Seam { repeats, ..Seam::default() },
+        onward: Onward::Ids(ids),
+        echo: Some(prompt),
+    })
+}
+
+/// Asks what text the first `len` of these ids are. vLLM has the endpoint always (0.32, entrypoints/serve/tokenize).
+fn question(model: &str, ids: &TokenIds, len: usize) -> Question {
+    let mut asked = ids.clone();
+    asked.truncate(len);
+    let model = serde_json::Value::from(model);
+    Question { path: "/detokenize", body: format!(r#"{{"model":{model},"tokens":{}}}"#, asked.to_json()).into_bytes() }
+}
+
+/// The answer to a [`question`].
+#[derive(Deserialize)]
+struct Spelled {
+    prompt: String,
+}
+
+#[cfg(test)]
+mod tests;
