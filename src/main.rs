@@ -1,5 +1,7 @@
 //! `baton run -c FILE` and `baton check -c FILE`.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,11 +74,21 @@ fn load(path: &Path) -> Option<Settings> {
             return None;
         }
     };
-    match config::load(&text, &|name| std::env::var(name).ok()) {
+    let file = |written: &str| readable(&path.parent().unwrap_or(Path::new("")).join(written));
+    let outside = config::Outside { env: &|name| std::env::var(name).ok(), file: &file };
+    match config::load_from(&text, outside) {
         Ok(settings) => Some(settings),
         Err(errors) => {
             eprintln!("{}", errors.in_file(&path.display().to_string()));
             None
         }
+    }
+}
+
+/// `path`, if a file is there and can be opened.
+fn readable(path: &Path) -> io::Result<PathBuf> {
+    match File::open(path)?.metadata()?.is_file() {
+        true => Ok(path.to_owned()),
+        false => Err(io::Error::other("it is not a file")),
     }
 }

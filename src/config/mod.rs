@@ -7,7 +7,8 @@
 //! - A value that came from `${NAME}` is never repeated in a message.
 //! - [`Settings`] is complete: no default is filled in elsewhere, no reference is left to look up.
 //!
-//! Deliberately absent: reading files and the process's environment (both are handed in), and everything of Pingora.
+//! Deliberately absent: reading files and the process's environment (both are handed in, see [`Outside`]), and everything of
+//! Pingora.
 
 mod node;
 mod reader;
@@ -15,7 +16,8 @@ mod schema;
 pub mod settings;
 pub mod units;
 
-use std::fmt;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 pub use reader::Mistake;
 pub use schema::ENGINES;
@@ -61,13 +63,32 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-/// Reads a configuration. `env` gives the values for `${NAME}`.
+/// What a configuration may refer to outside of its own text.
+#[derive(Clone, Copy)]
+pub struct Outside<'a> {
+    /// The value for `${NAME}`.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// Where the file is that was written like this, once it is known that it can be read.
+    pub file: &'a dyn Fn(&str) -> io::Result<PathBuf>,
+}
+
+/// Reads a configuration. `env` gives the values for `${NAME}`. Files that it names are taken as they are written, whether
+/// they can be read or not.
 ///
 /// # Errors
 /// Every mistake in `text`, in the order of the file.
 pub fn load(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Errors> {
+    load_from(text, Outside { env, file: &|written| Ok(PathBuf::from(written)) })
+}
+
+/// As [`load`], with the files looked for.
+///
+/// # Errors
+/// Every mistake in `text`, in the order of the file; a file that it names and that cannot be read is one.
+pub fn load_from(text: &str, outside: Outside<'_>) -> Result<Settings, Errors> {
     let mut mistakes = Vec::new();
-    let settings = node::parse(text, env, &mut mistakes).and_then(|root| schema::read(&root, &mut mistakes));
+    let settings =
+        node::parse(text, outside.env, &mut mistakes).and_then(|root| schema::read(&root, outside.file, &mut mistakes));
     match settings {
         Some(settings) if mistakes.is_empty() => Ok(settings),
         _ => {

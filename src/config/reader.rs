@@ -172,6 +172,16 @@ impl<'n> Item<'n> {
             }
         }
     }
+
+    /// Does a list stand here?
+    pub fn is_list(&self) -> bool {
+        matches!(self.node.value, Value::List(_))
+    }
+
+    /// The elements of a list; of anything else itself, as the only one.
+    pub fn one_or_list(&self, mistakes: &mut Mistakes) -> Vec<Item<'n>> {
+        if self.is_list() { self.list(mistakes).unwrap_or_default() } else { vec![self.clone()] }
+    }
 }
 
 /// At most 60 characters of `text`, quoted and escaped.

@@ -3,8 +3,10 @@
 //! One function for each mapping of the file, in the order of `conf/baton.yaml`. References between sections (a route's
 //! upstream) are resolved while reading, because upstreams are read first wherever they stand in the file.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::node::Node;
@@ -16,17 +18,23 @@ use super::settings::{
 use super::units::{
     GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
 };
-use crate::proto::resume::{self, Engine, Family};
+use crate::proto::resume::{self, Engine, Family, PlanKind, PlanSet};
 
 /// The names `engine` may have. Those without quirks that Baton knows of behave as `generic`.
 pub const ENGINES: &[&str] =
     &["vllm", "sglang", "generic", "openai", "deepseek", "mistral", "lmdeploy", "llama.cpp", "ollama", "tgi", "trtllm"];
 
+/// What `plan` may be: every kind by its name, or what is tried without one.
+const PLANS: &[&str] = &["auto", "token-exact", "render-generate", "chat-continue", "prefix", "replay"];
+
+/// Where a file is that was written like this, once it is known that it can be read.
+type File<'f> = &'f dyn Fn(&str) -> io::Result<PathBuf>;
+
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Reads the whole file. `None` only where a mistake has been noted.
-pub(super) fn read(root: &Node, mistakes: &mut Mistakes) -> Option<Settings> {
+pub(super) fn read(root: &Node, file: File<'_>, mistakes: &mut Mistakes) -> Option<Settings> {
     let item = Item { node: root, path: String::new() };
     let mut table = Table::open(&item, mistakes);
     let mut warnings = Vec::new();
@@ -38,7 +46,7 @@ pub(super) fn read(root: &Node, mistakes: &mut Mistakes) -> Option<Settings> {
             mistakes,
         )
         .and_then(|item| some(&item, mistakes))
-        .map(|items| upstreams(&items, &mut warnings, mistakes))
+        .map(|items| upstreams(&items, file, &mut warnings, mistakes))
         .unwrap_or_default();
     let routes = table
         .must("routes", "[{match: {model: \"*\"}, upstream: engines}]", mistakes)
@@ -114,7 +122,7 @@ struct Slot {
     upstream: Option<Upstream>,
 }
 
-fn upstreams(items: &[Item<'_>], warnings: &mut Vec<String>, mistakes: &mut Mistakes) -> Vec<Slot> {
+fn upstreams(items: &[Item<'_>], file: File<'_>, warnings: &mut Vec<String>, mistakes: &mut Mistakes) -> Vec<Slot> {
     let mut slots: Vec<Slot> = Vec::with_capacity(items.len());
     for item in items {
         let mut table = Table::open(item, mistakes);
@@ -125,7 +133,7 @@ fn upstreams(items: &[Item<'_>], warnings: &mut Vec<String>, mistakes: &mut Mist
         {
             at.mistake("is the name of an earlier upstream too; names must differ".to_owned(), mistakes);
         }
-        let upstream = upstream(&mut table, called.clone(), warnings, mistakes);
+        let upstream = upstream(&mut table, called.clone(), file, warnings, mistakes);
         table.close(mistakes);
         let hidden = at.is_some_and(|at| at.is_from_env());
         slots.push(Slot { name: called, hidden, upstream });
@@ -136,6 +144,7 @@ fn upstreams(items: &[Item<'_>], warnings: &mut Vec<String>, mistakes: &mut Mist
 fn upstream(
     table: &mut Table<'_>,
     name: Option<String>,
+    file: File<'_>,
     warnings: &mut Vec<String>,
     mistakes: &mut Mistakes,
 ) -> Option<Upstream> {
@@ -157,13 +166,30 @@ fn upstream(
         endpoints
     });
     let balance = table.or("balance", Balance::default(), balance, mistakes);
-    let upstream = Upstream { name: name?, engine: engine?, family: family?, endpoints: endpoints?, balance };
+    let certificate = table.find("certificate").and_then(|item| existing(&item, file, mistakes));
+    let upstream =
+        Upstream { name: name?, engine: engine?, family: family?, endpoints: endpoints?, balance, certificate };
     let (engine, family) = (Engine::named(&upstream.engine).0, Family::named(&upstream.family).0);
     if let Some(why) = resume::never(&family, &engine) {
-        warnings.push(format!("{}: answers of this upstream are never continued: {why}", table.place()));
+        warnings.push(format!("{}: answers of this upstream are never continued by their text: {why}", table.place()));
     }
     warnings.extend(engine.cautions(&family).map(|words| format!("{}: {words}", table.place())));
     Some(upstream)
+}
+
+fn path(value: Scalar<'_>) -> Result<&str, Wrong> {
+    value.text().and_then(|text| if text.is_empty() { Err(Wrong::Empty) } else { Ok(text) })
+}
+
+/// The file that is named at `item`.
+fn existing(item: &Item<'_>, file: File<'_>, mistakes: &mut Mistakes) -> Option<PathBuf> {
+    let written = item.read(path, mistakes)?;
+    let found = file(written);
+    if let Err(why) = &found {
+        let text = format!("{} cannot be read ({why}); write the path of a file, from this one's folder", item.shown());
+        item.mistake(text, mistakes);
+    }
+    found.ok()
 }
 
 /// Any name is a family; one that Baton does not know gets its default form and a warning.
@@ -251,13 +277,19 @@ fn continuation(
     mistakes: &mut Mistakes,
 ) -> Continuation {
     let default = Continuation::on(upstream.unwrap_or_default());
+    let named = table.find("plan").and_then(|item| plans(&item, mistakes));
     let continuation = Continuation {
         mode: table.or("enabled", default.mode, mode, mistakes),
         upstream: table
             .find("upstream")
             .and_then(|item| reference(&item, upstreams, mistakes))
             .unwrap_or(default.upstream),
+        plans: named.unwrap_or(default.plans),
+        render: named.is_some_and(|plans| plans.contains(PlanKind::RenderGenerate)),
         max_legs: table.or("max_legs", default.max_legs, counted(1, 8), mistakes),
+        max_prompt_tokens: table.or("max_prompt_tokens", default.max_prompt_tokens, counted(1, 16_777_216), mistakes),
+        derender_every: table.or("derender_every", default.derender_every, counted(1, 1024), mistakes),
+        replay_overlap: table.or("replay_overlap", default.replay_overlap, counted(1, 4096), mistakes),
         max_body: table.or("max_body", default.max_body, sized(KIB, GIB), mistakes),
         buffer_tool_calls: table.or("buffer_tool_calls", default.buffer_tool_calls, Scalar::flag, mistakes),
         buffer_limit: table.or("buffer_limit", default.buffer_limit, sized(KIB, 64 * MIB), mistakes),
@@ -266,6 +298,27 @@ fn continuation(
     };
     table.close(mistakes);
     continuation
+}
+
+/// The kinds that are named at `item`, one or a list of them; `None` for `auto`, and for what is wrong.
+fn plans(item: &Item<'_>, mistakes: &mut Mistakes) -> Option<PlanSet> {
+    let items = item.one_or_list(mistakes);
+    if items.is_empty() {
+        item.mistake(format!("is an empty list; write at least one of {}", list(&PLANS[1..])), mistakes);
+    }
+    // `auto` stands alone: what it would mean beside others nobody can tell.
+    let words = if item.is_list() { &PLANS[1..] } else { PLANS };
+    let mut set = PlanSet::default();
+    for item in &items {
+        let Some(kind) = item.read(|v| one_of(v, words), mistakes).and_then(|i| PlanKind::named(words[i])) else {
+            continue;
+        };
+        if set.contains(kind) {
+            item.mistake("is listed twice".to_owned(), mistakes);
+        }
+        set.insert(kind);
+    }
+    (set != PlanSet::default()).then_some(set)
 }
 
 fn mode(value: Scalar<'_>) -> Result<Mode, Wrong> {

@@ -6,9 +6,11 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::units::{GIB, Glob, KIB, MIB};
+use crate::proto::resume::PlanSet;
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +95,8 @@ pub struct Upstream {
     pub endpoints: Vec<Endpoint>,
     /// How a leg picks its endpoint.
     pub balance: Balance,
+    /// What was found out about it (`baton certify`), where the file names one; it could be read when Baton was started.
+    pub certificate: Option<PathBuf>,
 }
 
 /// One engine's address.
@@ -166,8 +170,18 @@ pub struct Continuation {
     pub mode: Mode,
     /// Index into [`Settings::upstreams`]: where later legs go. The route's own upstream unless the file names another.
     pub upstream: usize,
-    /// At most so many legs write into a stream, leg 1 included.
+    /// The kinds of plan that may be tried; never empty.
+    pub plans: PlanSet,
+    /// Whether render-generate was asked for by name: then it is used wherever it can be, and not only where nothing else can.
+    pub render: bool,
+    /// At most so many legs write into a stream, leg 1 included; 1 to 8.
     pub max_legs: u32,
+    /// A prompt of more tokens than this is not continued by its ids.
+    pub max_prompt_tokens: usize,
+    /// After so many chunks of ids their text is asked for; at least 1. Of render-generate.
+    pub derender_every: u32,
+    /// What repeats the end of the answer is taken out if it has at least so many characters; at least 1. Of replay.
+    pub replay_overlap: usize,
     /// Requests over this many bytes are passed through and never continued.
     pub max_body: usize,
     /// Hold tool calls back until they are whole.
@@ -186,7 +200,12 @@ impl Continuation {
         Self {
             mode: Mode::On,
             upstream,
+            plans: PlanSet::AUTO,
+            render: false,
             max_legs: 2,
+            max_prompt_tokens: 131_072,
+            derender_every: 8,
+            replay_overlap: 16,
             max_body: 10 * MIB,
             buffer_tool_calls: false,
             buffer_limit: MIB,

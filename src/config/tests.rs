@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::settings::{Balance, Continuation, Endpoint, Journal, Mode, OnIncomplete, Route, Scheme, Server, Threads};
 use super::units::{Glob, MIB};
-use super::{Settings, load};
+use super::{Outside, Settings, load, load_from};
+use crate::proto::resume::{PlanKind, PlanSet};
 
 /// What a file cannot leave out.
 const LEAST: &str = "\
@@ -84,7 +85,7 @@ zzzzzzzz: 1
         .collect();
     assert!(keys.len() > 30, "the mistakes list the keys: {said}");
     for key in keys {
-        let written = |line: &str| line.trim_start_matches([' ', '-']).starts_with(&format!("{key}:"));
+        let written = |line: &str| line.trim_start_matches([' ', '-', '#']).starts_with(&format!("{key}:"));
         assert!(reference.lines().any(written), "conf/baton.yaml has no line for the key {key}");
     }
 }
@@ -128,7 +129,11 @@ routes:
     continuation:
       enabled: observe
       upstream: a
+      plan: [replay, token-exact]
       max_legs: 8
+      max_prompt_tokens: 9
+      derender_every: 7
+      replay_overlap: 6
       max_body: 2MiB
       buffer_tool_calls: true
       buffer_limit: 3MiB
@@ -141,7 +146,7 @@ routes:
     max_event: 2MiB
   - {match: {model: exact}, upstream: a, continuation: {enabled: false}}
 upstreams:
-  - {name: a, engine: sglang, family: glm, endpoints: [\"http://x:1\", \"https://[::1]\"], balance: least_streams}
+  - {name: a, engine: sglang, family: glm, endpoints: [\"http://x:1\", \"https://[::1]\"], balance: least_streams, certificate: a.json}
   - {name: b, engine: openai, family: qwen3, endpoints: [\"http://y:2\"]}
 journal: {store: memory, max_stream: 1MiB, max_total: 2GiB, max_streams: 7}
 ";
@@ -159,6 +164,9 @@ fn every_key_reaches_its_setting() {
     assert_eq!(route.upstream, 1);
     let Continuation { mode, upstream, max_legs, max_body, .. } = route.continuation;
     assert_eq!((mode, upstream, max_legs, max_body), (Mode::Observe, 0, 8, 2 * MIB));
+    let Continuation { plans, render, max_prompt_tokens, derender_every, replay_overlap, .. } = route.continuation;
+    assert_eq!(plans.iter().collect::<Vec<_>>(), [PlanKind::TokenExact, PlanKind::Replay]);
+    assert_eq!((render, max_prompt_tokens, derender_every, replay_overlap), (false, 9, 7, 6));
     let (backoff, backoff_max) = (Duration::from_secs(2), Duration::from_secs(3));
     assert_eq!(route.retry, super::settings::Retry { attempts: 1, backoff, backoff_max });
     let Continuation { buffer_tool_calls, buffer_limit, force, tokens, .. } = route.continuation;
@@ -172,9 +180,28 @@ fn every_key_reaches_its_setting() {
     assert_eq!((second.mode, second.upstream), (Mode::Off, 0));
     let a = &settings.upstreams[0];
     assert_eq!((a.engine.as_str(), a.family.as_str(), a.balance), ("sglang", "glm", Balance::LeastStreams));
+    assert_eq!(a.certificate.as_deref(), Some(Path::new("a.json")));
     assert_eq!(a.endpoints[1], Endpoint { scheme: Scheme::Https, host: "::1".to_owned(), port: 443 });
     let Journal { max_stream, max_total, max_streams, .. } = settings.journal;
     assert_eq!((max_stream, max_total, max_streams), (MIB, 2048 * MIB, 7));
+}
+
+#[test]
+fn a_plan_is_one_kind_or_a_set_of_kinds_and_auto_is_what_is_tried_without_one() {
+    let of = |plan: &str| {
+        let continuation = format!("upstream: a, continuation: {{plan: {plan}}}");
+        let settings = read(&LEAST.replace("upstream: a", &continuation));
+        let Continuation { plans, render, .. } = settings.routes[0].continuation;
+        (plans.iter().map(PlanKind::name).collect::<Vec<_>>().join(" "), render)
+    };
+    let all = PlanKind::ALL.map(PlanKind::name);
+    for kind in all {
+        assert_eq!(of(kind), (kind.to_owned(), kind == "render-generate"));
+    }
+    assert_eq!(of("auto"), ("token-exact render-generate chat-continue prefix".to_owned(), false));
+    assert_eq!(of("[prefix, token-exact]"), ("token-exact prefix".to_owned(), false));
+    assert_eq!(of(&format!("[{}]", all.join(", "))), (all.join(" "), true));
+    assert_eq!(Continuation::on(0).plans, PlanSet::AUTO);
 }
 
 #[test]
@@ -213,19 +240,20 @@ routes:
 fn a_value_from_the_environment_is_never_repeated() {
     let text = "\
 server: {listen: [{addr: \"${X}\"}], admin: \"${X}\", threads: \"${X}\", max_request_body: \"${X}\"}
-upstreams: [{name: \"${X}\", engine: \"${X}\", family: \"${X}\", endpoints: [\"${X}\"], balance: \"${X}\"}]
+upstreams: [{name: \"${X}\", engine: \"${X}\", family: \"${X}\", endpoints: [\"${X}\"], balance: \"${X}\", certificate: \"${X}\"}]
 routes:
   - match: {model: \"${LONG}\"}
     upstream: \"${X}\"
-    continuation: {enabled: \"${X}\", upstream: \"${X}\", max_legs: \"${X}\", force: \"${X}\", tokens: {cjk: \"${X}\"}}
+    continuation: {enabled: \"${X}\", upstream: \"${X}\", plan: [\"${X}\"], max_legs: \"${X}\", force: \"${X}\", tokens: {cjk: \"${X}\"}}
     timeouts: {idle: \"${X}\"}
     heartbeat: \"${X}\"
     on_incomplete: \"${X}\"
 journal: {store: \"${X}\", max_stream: \"${X}\", max_streams: \"${X}\"}
 ";
     let env = |name: &str| Some(if name == "LONG" { "s3cret".repeat(99) } else { "s3cret me@x".to_owned() });
-    let errors = load(text, &env).unwrap_err();
-    assert_eq!(errors.mistakes().len(), 20, "{errors}");
+    let file = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let errors = load_from(text, Outside { env: &env, file: &file }).unwrap_err();
+    assert_eq!(errors.mistakes().len(), 22, "{errors}");
     assert!(!errors.to_string().contains("s3cret"), "{errors}");
     assert!(errors.to_string().contains("the value of \"${X}\" is not a duration"), "{errors}");
 }
@@ -268,7 +296,10 @@ fn a_family_that_an_engine_never_continues_is_warned_of() {
              routes: [{{match: {{model: \"*\"}}, upstream: a}}]\n"
         );
         let warnings = read(&text).warnings;
-        assert!(warnings[0].contains("upstreams[0]: answers of this upstream are never continued"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("upstreams[0]: answers of this upstream are never continued by their text"),
+            "{warnings:?}"
+        );
     }
 }
 

@@ -267,6 +267,7 @@ mod tests {
             family: "default".to_owned(),
             endpoints: ports.iter().map(endpoint).collect(),
             balance,
+            certificate: None,
         })
         .await
     }

@@ -97,6 +97,7 @@ async fn cluster(addresses: &[SocketAddr]) -> Cluster {
         family: "default".to_owned(),
         endpoints: addresses.iter().map(endpoint).collect(),
         balance: Balance::RoundRobin,
+        certificate: None,
     })
     .await
 }

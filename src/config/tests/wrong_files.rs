@@ -1,6 +1,8 @@
 //! Wrong files and exactly what is said about them.
 
-use super::{LEAST, mistakes};
+use std::io;
+
+use super::{LEAST, Outside, load_from, mistakes};
 
 /// `head` before what a file cannot leave out: two more lines.
 fn with(head: &str) -> String {
@@ -76,6 +78,22 @@ fn a_number_must_be_one_and_lie_within_its_limits() {
             "conf.yaml:4: routes[0].continuation.max_legs: 0 is out of range; write a value from 1 to 8",
         ),
         (
+            route("continuation: {max_prompt_tokens: 0}"),
+            "conf.yaml:4: routes[0].continuation.max_prompt_tokens: 0 is out of range; write a value from 1 to 16777216",
+        ),
+        (
+            route("continuation: {max_prompt_tokens: 128KiB}"),
+            "conf.yaml:4: routes[0].continuation.max_prompt_tokens: \"128KiB\" is not a whole number",
+        ),
+        (
+            route("continuation: {derender_every: 1025}"),
+            "conf.yaml:4: routes[0].continuation.derender_every: 1025 is out of range; write a value from 1 to 1024",
+        ),
+        (
+            route("continuation: {replay_overlap: 4097}"),
+            "conf.yaml:4: routes[0].continuation.replay_overlap: 4097 is out of range; write a value from 1 to 4096",
+        ),
+        (
             route("retry: {attempts: -1}"),
             "conf.yaml:4: routes[0].retry.attempts: -1 is out of range; write a value from 1 to 16",
         ),
@@ -128,6 +146,66 @@ fn a_word_must_be_one_of_the_known_ones() {
             "conf.yaml:2: upstreams[0].engine: \"vlm\" is not known here; did you mean \"vllm\"?",
         ),
         (with("journal: {store: redis}\n"), "conf.yaml:1: journal.store: \"redis\" is not known here; write memory"),
+    ]);
+}
+
+#[test]
+fn a_plan_must_be_a_known_one_or_several_of_them() {
+    let kinds = "token-exact, render-generate, chat-continue, prefix or replay";
+    check(&[
+        (
+            route("continuation: {plan: best}"),
+            &format!("conf.yaml:4: routes[0].continuation.plan: \"best\" is not known here; write auto, {kinds}"),
+        ),
+        (
+            route("continuation: {plan: token_exact}"),
+            "conf.yaml:4: routes[0].continuation.plan: \"token_exact\" is not known here; did you mean \"token-exact\"?",
+        ),
+        (
+            route("continuation: {\n  plan: []}"),
+            &format!("conf.yaml:5: routes[0].continuation.plan: is an empty list; write at least one of {kinds}"),
+        ),
+        (
+            route("continuation: {plan: [auto,\n replay, 7, replay]}"),
+            &format!(
+                "conf.yaml:4: routes[0].continuation.plan[0]: \"auto\" is not known here; write {kinds}\n\
+                 conf.yaml:5: routes[0].continuation.plan[2]: 7 is not known here; write {kinds}\n\
+                 conf.yaml:5: routes[0].continuation.plan[3]: is listed twice"
+            ),
+        ),
+        (
+            route("continuation: {plan: {a: 1}}"),
+            "conf.yaml:4: routes[0].continuation.plan: is a mapping where a single value is expected",
+        ),
+        (
+            route("continuation: {plan: }"),
+            "conf.yaml:4: routes[0].continuation.plan: has no value; write one, or leave the key out",
+        ),
+    ]);
+}
+
+#[test]
+fn a_certificate_must_be_a_file_that_can_be_read() {
+    let said = |written: &str| {
+        let text = LEAST.replace("name: a,", &format!("name: a, certificate: {written},"));
+        let file = |path: &str| match path {
+            "there.json" => Ok(path.into()),
+            _ => Err(io::Error::other("no such thing")),
+        };
+        match load_from(&text, Outside { env: &|_| None, file: &file }) {
+            Ok(settings) => settings.upstreams[0].certificate.as_ref().map(|path| path.display().to_string()).unwrap(),
+            Err(errors) => errors.in_file("conf.yaml").to_string(),
+        }
+    };
+    check(&[
+        (said("there.json"), "there.json"),
+        (
+            said("gone.json"),
+            "conf.yaml:1: upstreams[0].certificate: \"gone.json\" cannot be read (no such thing); write the path of a file, \
+             from this one's folder",
+        ),
+        (said("\"\""), "conf.yaml:1: upstreams[0].certificate: \"\" is empty"),
+        (said("1"), "conf.yaml:1: upstreams[0].certificate: 1 is not text; put it in quotes if it is meant as text"),
     ]);
 }
 
