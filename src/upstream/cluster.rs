@@ -223,6 +223,13 @@ impl Cluster {
         Some(Picked { guard: StreamGuard::new(endpoint), peer })
     }
 
+    /// The endpoint at `address`, however busy it is, counted as by [`Cluster::pick`]. `None`: it is not among them any more.
+    pub fn pick_at(&self, address: SocketAddr, connect: Duration) -> Option<Picked> {
+        let endpoint = self.endpoints().into_iter().find(|endpoint| endpoint.address() == address)?;
+        let peer = endpoint.peer(connect);
+        Some(Picked { guard: StreamGuard::new(endpoint), peer })
+    }
+
     /// Two choices at the same moment may take the same endpoint: the counts are read one by one and not locked, since being
     /// off by one for a moment is cheaper than a lock on every request.
     fn least_busy(&self, wanted: impl Fn(&Backend) -> bool) -> Option<Backend> {

@@ -196,6 +196,25 @@ impl Leg {
         })
     }
 
+    /// The same at one endpoint, and nowhere else: where another leg's work has to go on. `Ask::avoid` has no say.
+    pub async fn open_at(
+        connector: &Arc<Connector>,
+        cluster: &Cluster,
+        address: SocketAddr,
+        ask: Ask<'_>,
+    ) -> Result<Self, OpenError> {
+        let upstream = || cluster.name().to_owned();
+        let picked =
+            cluster.pick_at(address, ask.connect).ok_or_else(|| OpenError::NoEndpoint { upstream: upstream() })?;
+        let endpoint = Arc::clone(picked.endpoint());
+        attempt(connector, picked, ask).await.map_err(|failed| match failed {
+            Failed::Exchange(error) => error,
+            Failed::Connect(why) => {
+                OpenError::Unreachable { upstream: upstream(), failures: vec![ConnectFailure { endpoint, why }] }
+            }
+        })
+    }
+
     /// The response's status and headers.
     pub fn response(&self) -> &ResponseHeader {
         &self.response

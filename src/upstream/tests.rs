@@ -11,8 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::{Ask, Cluster, Connector, Cut, Leg, OpenError};
+use super::{Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Unanswered, Whom, ask};
 use crate::config::settings::{Balance, Endpoint, Scheme, Upstream};
+use crate::proto::resume::Question;
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -375,4 +376,95 @@ async fn what_is_not_http_is_no_response() {
     let (address, _engine) = engine(vec![vec![Request, Send(b"SSH-2.0-OpenSSH\r\n\r\n")]]).await;
     let error = open(&connector(), &cluster(&[address]).await).await.unwrap_err();
     assert!(matches!(error, OpenError::NoResponse { .. }), "{error}");
+}
+
+const COUNTED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{\"a\":1}";
+
+/// Asks a question with at most ten bytes of answer, within two seconds.
+async fn question(cluster: &Cluster, whom: Whom<'_>, patience: Duration) -> Result<Answer, Unanswered> {
+    let mut head = RequestHeader::build("POST", b"/v1/chat/completions?x", None).unwrap();
+    head.insert_header("Authorization", "Bearer k").unwrap();
+    head.insert_header("Content-Type", "application/json; charset=utf-8").unwrap();
+    let connector = connector();
+    let asking = Asking {
+        connector: &connector,
+        cluster,
+        head: &head,
+        whom,
+        connect: Duration::from_secs(2),
+        patience,
+        limit: 10,
+    };
+    ask(asking, Question { path: "/tokenize", body: b"{}".to_vec() }).await
+}
+
+const PATIENT: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_question_goes_out_in_the_client_s_name_and_brings_the_whole_answer() {
+    let (address, engine) = engine(vec![vec![Request, Send(COUNTED)]]).await;
+    let answer = question(&cluster(&[address]).await, Whom::Avoiding(&[]), PATIENT).await.unwrap();
+    assert_eq!((answer.status, answer.body.as_slice()), (200, br#"{"a":1}"#.as_slice()));
+    assert_eq!(answer.endpoint.address(), address);
+    let request = engine.await.unwrap().remove(0);
+    assert!(request.starts_with("POST /tokenize HTTP/1.1\r\n"), "{request}");
+    for line in ["authorization: bearer k", "content-type: application/json\r\n", "content-length: 2"] {
+        assert!(request.to_ascii_lowercase().contains(line), "{line} is in {request}");
+    }
+}
+
+#[tokio::test]
+async fn another_status_is_an_answer_too() {
+    let (address, _engine) =
+        engine(vec![vec![Request, Send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}")]]).await;
+    let answer = question(&cluster(&[address]).await, Whom::Avoiding(&[]), PATIENT).await.unwrap();
+    assert_eq!((answer.status, answer.body.as_slice()), (404, b"{}".as_slice()));
+}
+
+#[tokio::test]
+async fn an_answer_over_the_limit_is_not_read_on() {
+    let (address, _engine) =
+        engine(vec![vec![Request, Send(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n12345678901"), Closed]]).await;
+    let error = question(&cluster(&[address]).await, Whom::Avoiding(&[]), PATIENT).await.unwrap_err();
+    assert!(matches!(&error, Unanswered::TooLong { limit: 10, .. }), "{error}");
+    assert_eq!(error.endpoint().map(|endpoint| endpoint.address()), Some(address));
+}
+
+#[tokio::test]
+async fn half_an_answer_is_none() {
+    let (address, _engine) =
+        engine(vec![vec![Request, Send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")]]).await;
+    let error = question(&cluster(&[address]).await, Whom::Avoiding(&[]), PATIENT).await.unwrap_err();
+    assert!(matches!(&error, Unanswered::Cut { cut: Cut::Eof, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_question_is_given_up_after_its_patience_also_in_the_middle_of_the_answer() {
+    let short = Duration::from_millis(50);
+    for script in
+        [vec![Request, Closed], vec![Request, Send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), Closed]]
+    {
+        let (address, _engine) = engine(vec![script]).await;
+        let error = question(&cluster(&[address]).await, Whom::Avoiding(&[]), short).await.unwrap_err();
+        let late = matches!(&error, Unanswered::TimedOut { .. } | Unanswered::NotOpened(OpenError::TimedOut { .. }));
+        assert!(late, "{error}");
+        assert_eq!(error.endpoint().map(|endpoint| endpoint.address()), Some(address));
+    }
+}
+
+#[tokio::test]
+async fn a_question_for_one_endpoint_goes_to_no_other() {
+    let (first, _first) = engine(vec![vec![Request, Send(COUNTED)]]).await;
+    let (second, _second) = engine(vec![vec![Request, Send(COUNTED)], vec![Request, Send(COUNTED)]]).await;
+    let gone = nobody().await;
+    let cluster = cluster(&[first, second, gone]).await;
+    for _ in 0..2 {
+        let answer = question(&cluster, Whom::Only(second), PATIENT).await.unwrap();
+        assert_eq!(answer.endpoint.address(), second);
+    }
+    let error = question(&cluster, Whom::Only(gone), PATIENT).await.unwrap_err();
+    assert_eq!(error.unconnected(), 1, "{error}");
+    let unknown = "127.0.0.1:1".parse().unwrap();
+    let error = question(&cluster, Whom::Only(unknown), PATIENT).await.unwrap_err();
+    assert!(matches!(error, Unanswered::NotOpened(OpenError::NoEndpoint { .. })), "{error}");
 }
