@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use baton::proto::chat::{ChatRequest, Parsed, Partial, Ratios, parse};
-use baton::proto::resume::{Budget, Engine, Family, plan};
+use baton::proto::resume::{Budget, Engine, Family, PlanKind, Settings, plan};
 use serde_json::{Value, json};
 
 const STATES: [&str; 2] = ["thinking-partial", "content-done"];
@@ -45,13 +45,19 @@ fn partial(state: &str) -> Partial {
 
 fn planned(family: &str, engine: &str, state: &str) -> String {
     let request = ChatRequest::parse(REQUEST.as_bytes()).expect("the request is read");
-    let budget = Budget { ratios: &Ratios::default(), rid: "fresh-rid", force: false };
+    let budget = Budget {
+        ratios: &Ratios::default(),
+        rid: "fresh-rid",
+        force: false,
+        lists_ids: false,
+        settings: &Settings::default(),
+    };
     let (family, engine) = (Family::named(family).0, Engine::named(engine).0);
     let shown = match plan(&request, &partial(state), &family, &engine, &budget) {
         Ok(plan) => json!({
-            "plan": plan.kind.name(),
+            "plan": PlanKind::ChatContinue.name(),
             "seam": {"trimmed": plan.seam.trimmed, "reasoning_is_content": plan.seam.reasoning_is_content},
-            "body": serde_json::from_slice::<Value>(&plan.body).expect("the body is JSON"),
+            "body": serde_json::from_slice::<Value>(plan.work.body()).expect("the body is JSON"),
         }),
         Err(refused) => json!({"refused": refused.code(), "words": refused.to_string()}),
     };

@@ -17,7 +17,7 @@ use crate::config::settings::{self, Route};
 use crate::journal::Writer;
 use crate::proto::chat::{ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
-use crate::proto::resume::{Engine, Family};
+use crate::proto::resume::{self, Engine, Family, PlanKind};
 use crate::stream::{self, Attached, Onward, Report, Start, StreamId};
 use crate::upstream::{Ask, Leg, OpenError, is_event_stream};
 
@@ -46,6 +46,8 @@ struct Chat<'a> {
     body: Bytes,
     /// `None`: not to be continued, because it was not understood or is over the route's limit.
     request: Option<ChatRequest>,
+    /// `body` asks for token ids, and the client did not.
+    hides_ids: bool,
     /// How many choices the answer is to have.
     choices: usize,
     route: &'a Route,
@@ -88,7 +90,13 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Res
     };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
-    let chat = Chat { began, client, head, body, request, choices, route };
+    let listing = request
+        .as_ref()
+        .filter(|_| asks_for_ids(route))
+        .and_then(|request| resume::first(request, &Engine::named(gateway.cluster(route.upstream).engine()).0));
+    let hides_ids = listing.is_some();
+    let body = listing.map_or(body, Bytes::from);
+    let chat = Chat { began, client, head, body, request, hides_ids, choices, route };
     let leg = match first_leg(gateway, session, &chat).await? {
         Ok(leg) => leg,
         Err(error) => {
@@ -202,7 +210,7 @@ async fn carry(
     leg: Leg,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, choices, route } = chat;
+    let Chat { began, client, head, body, request, hides_ids, choices, route } = chat;
     drop(body);
     let id = gateway.ids().mint();
     let header = stream_header(leg.response(), client, &id)?;
@@ -217,8 +225,9 @@ async fn carry(
     let (family, _) = Family::named(next.family());
     let (engine, _) = Engine::named(next.engine());
     let rid = format!("{:016x}", rand::random::<u64>());
+    let relay = Relay::new(request, policy(route), family, engine, rid).expecting(choices);
     let start = Start {
-        relay: Relay::new(request, policy(route), family, engine, rid).expecting(choices),
+        relay: if hides_ids { relay.hiding_ids() } else { relay },
         writer,
         leg,
         onward: Onward {
@@ -251,6 +260,13 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
     Ok(header)
 }
 
+/// Whether leg 1 is changed to ask for token ids: only where a continuation would use them.
+fn asks_for_ids(route: &Route) -> bool {
+    let plans = route.continuation.plans;
+    let by_ids = plans.contains(PlanKind::TokenExact) || plans.contains(PlanKind::RenderGenerate);
+    route.continuation.mode == settings::Mode::On && by_ids
+}
+
 fn policy(route: &Route) -> Policy {
     let settings::Continuation { mode, max_legs, buffer_tool_calls, buffer_limit, force, tokens, .. } =
         route.continuation;
@@ -274,5 +290,10 @@ fn policy(route: &Route) -> Policy {
         ratios: Ratios { cjk: tokens.cjk, other: tokens.other },
         force,
         max_event: route.max_event,
+        resume: resume::Settings {
+            plans: route.continuation.plans,
+            max_prompt_tokens: route.continuation.max_prompt_tokens,
+            ..resume::Settings::default()
+        },
     }
 }

@@ -1,6 +1,6 @@
 //! Runs a relay over legs: reads what the engine sends, opens and drops legs, keeps the time.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,13 +14,22 @@ use super::attach::{Attached, Sent};
 use super::report::Report;
 use crate::journal::Writer;
 use crate::proto::relay::{Action, LegEnd, LegStart, Note, Refusal, Relay};
-use crate::upstream::{Ask, Cluster, Connector, Cut, Leg, OpenError, is_event_stream};
+use crate::proto::resume::{Question, Work};
+use crate::upstream::{
+    self, Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Whom, head_for, is_event_stream,
+};
 
 /// How much of an answer that is not an event stream is kept for the log, in bytes.
 const EXCERPT: usize = 512;
 
 /// How long to wait for a leg's orderly end after its last event, so that its connection can be used again.
 const LAST_BYTES: Duration = Duration::from_millis(100);
+
+/// Longest wait for the answer to one question; the relay bounds all of them together.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Longest answer to a question, in bytes: the text of a long answer's ids.
+const MAX_ANSWER: usize = 16 << 20;
 
 /// Further away than any stream lives, near enough for a timer.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -37,7 +46,13 @@ pub struct Onward {
     pub connect: Duration,
 }
 
-type Opening = Pin<Box<dyn Future<Output = Result<Box<Leg>, NotOpened>> + Send>>;
+/// What the driver waits for when no leg is open.
+type Pending = Pin<Box<dyn Future<Output = Arrived> + Send>>;
+
+enum Arrived {
+    Leg(Result<Box<Leg>, NotOpened>),
+    Answer(Result<Vec<u8>, NotOpened>),
+}
 
 /// An attempt that gave no event stream, and the endpoint that is to be avoided from now on.
 struct NotOpened {
@@ -49,14 +64,14 @@ struct NotOpened {
 
 /// One stream's relay, its journal's writer, and the leg that is open.
 ///
-/// At most one of `leg` and `opening` is there. Dropping a leg closes its connection, which makes the engine stop.
+/// At most one of `leg` and `pending` is there. Dropping a leg closes its connection, which makes the engine stop.
 pub struct Driver {
     relay: Relay,
     writer: Writer,
     onward: Onward,
     report: Report,
     leg: Option<Box<Leg>>,
-    opening: Option<Opening>,
+    pending: Option<Pending>,
     /// Endpoints that have failed this stream.
     failed: Vec<SocketAddr>,
     began: Instant,
@@ -64,7 +79,7 @@ pub struct Driver {
 
 /// What woke the loop.
 enum Woken {
-    Opened(Result<Box<Leg>, NotOpened>),
+    Arrived(Arrived),
     /// Bytes were handed to the relay.
     Bytes,
     Ended(LegEnd),
@@ -75,7 +90,7 @@ impl Driver {
     /// A driver for a stream whose first leg has answered with an event stream.
     pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
         relay.handle_opened(began.elapsed());
-        Driver { relay, writer, onward, report, leg: Some(Box::new(first)), opening: None, failed: Vec::new(), began }
+        Driver { relay, writer, onward, report, leg: Some(Box::new(first)), pending: None, failed: Vec::new(), began }
     }
 
     /// Goes on until the stream has its seal. Safe to drop at any await, and to be called again.
@@ -91,7 +106,7 @@ impl Driver {
             if deadline < timer.deadline() || timer.is_elapsed() {
                 timer.as_mut().reset(deadline);
             }
-            let Driver { relay, writer, leg, opening, began, .. } = &mut *self;
+            let Driver { relay, writer, leg, pending, began, .. } = &mut *self;
             let woken = tokio::select! {
                 biased;
                 read = read(leg) => match read {
@@ -102,7 +117,7 @@ impl Driver {
                     Ok(None) => Woken::Ended(LegEnd::Clean),
                     Err(cut) => Woken::Ended(leg_end(cut)),
                 },
-                opened = open(opening) => Woken::Opened(opened),
+                arrived = arrive(pending) => Woken::Arrived(arrived),
                 () = &mut timer => Woken::Clock,
             };
             let now = self.began.elapsed();
@@ -116,7 +131,7 @@ impl Driver {
                     }
                 }
                 Woken::Clock => self.relay.handle_deadline(now, &mut self.writer),
-                Woken::Opened(opened) => self.opened(now, opened),
+                Woken::Arrived(arrived) => self.arrived(now, arrived),
             }
         }
         self.close().await;
@@ -133,20 +148,30 @@ impl Driver {
         self.report.end(&self.relay, attached, sent, self.began.elapsed());
     }
 
-    fn opened(&mut self, now: Duration, opened: Result<Box<Leg>, NotOpened>) {
-        self.opening = None;
-        match opened {
-            Ok(leg) => {
+    fn arrived(&mut self, now: Duration, arrived: Arrived) {
+        self.pending = None;
+        match arrived {
+            Arrived::Leg(Ok(leg)) => {
                 self.report.opened(&leg);
                 self.leg = Some(leg);
                 self.relay.handle_opened(now);
             }
-            Err(NotOpened { refusal, endpoint, unconnected }) => {
-                self.failed.extend(endpoint);
-                self.report.unconnected(unconnected);
+            Arrived::Leg(Err(not)) => {
+                let refusal = self.not_opened(not);
                 self.relay.handle_refused(now, refusal, &mut self.writer);
             }
+            Arrived::Answer(answer) => {
+                let answer = answer.map_err(|not| self.not_opened(not));
+                self.relay.handle_answer(now, answer, &mut self.writer);
+            }
         }
+    }
+
+    fn not_opened(&mut self, not: NotOpened) -> Refusal {
+        let NotOpened { refusal, endpoint, unconnected } = not;
+        self.failed.extend(endpoint);
+        self.report.unconnected(unconnected);
+        refusal
     }
 
     /// Does what the relay asks for.
@@ -155,9 +180,10 @@ impl Driver {
             match action {
                 Action::Abort => {
                     self.leg = None;
-                    self.opening = None;
+                    self.pending = None;
                 }
                 Action::Start(start) => self.start(start),
+                Action::Ask(question) => self.ask(question),
                 Action::Note(note) => {
                     if let (Note::Cut { .. }, Some(leg)) = (&note, &self.leg) {
                         self.failed.push(leg.endpoint().address());
@@ -176,15 +202,51 @@ impl Driver {
         let head = self.onward.head.clone();
         let connect = self.onward.connect;
         let avoid = self.failed.clone();
-        self.opening = Some(Box::pin(async move {
-            let body = Bytes::from(start.body);
+        self.pending = Some(Box::pin(async move {
+            let Work::Request { path, body } = start.work;
+            // The client's own target keeps its query.
+            let head = if head.uri.path() == path { head } else { head_for(&head, path) };
+            let body = Bytes::from(body);
             // The relay's deadline bounds the wait for an answer.
             let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
-            match Leg::open(&connector, &cluster, ask).await {
+            Arrived::Leg(match Leg::open(&connector, &cluster, ask).await {
                 Ok(leg) if is_event_stream(leg.response()) => Ok(Box::new(leg)),
                 Ok(leg) => Err(refused(leg).await),
                 Err(error) => Err(not_opened(&error)),
-            }
+            })
+        }));
+    }
+
+    fn ask(&mut self, question: Question) {
+        let connector = Arc::clone(&self.onward.connector);
+        let cluster = Arc::clone(&self.onward.cluster);
+        let head = self.onward.head.clone();
+        let connect = self.onward.connect;
+        let avoid = self.failed.clone();
+        self.pending = Some(Box::pin(async move {
+            let asking = Asking {
+                connector: &connector,
+                cluster: &cluster,
+                head: &head,
+                whom: Whom::Avoiding(&avoid),
+                connect,
+                patience: ANSWER,
+                limit: MAX_ANSWER,
+            };
+            Arrived::Answer(match upstream::ask(asking, question).await {
+                Ok(Answer { status: 200, body, .. }) => Ok(body),
+                Ok(Answer { status, body, endpoint, unconnected }) => Err(NotOpened {
+                    refusal: Refusal::Status { status, body: excerpt(body) },
+                    // It works, and has no answer to this.
+                    endpoint: (status >= 500).then(|| endpoint.address()),
+                    unconnected,
+                }),
+                Err(error) => Err(NotOpened {
+                    refusal: Refusal::Unreachable(error.to_string()),
+                    endpoint: error.endpoint().map(|endpoint| endpoint.address()),
+                    unconnected: error.unconnected(),
+                }),
+            })
         }));
     }
 
@@ -201,14 +263,14 @@ impl Driver {
 async fn read(leg: &mut Option<Box<Leg>>) -> Result<Option<&[u8]>, Cut> {
     match leg {
         Some(leg) => leg.read().await,
-        None => pending().await,
+        None => std::future::pending().await,
     }
 }
 
-async fn open(opening: &mut Option<Opening>) -> Result<Box<Leg>, NotOpened> {
-    match opening {
-        Some(opening) => opening.await,
-        None => pending().await,
+async fn arrive(pending: &mut Option<Pending>) -> Arrived {
+    match pending {
+        Some(arrival) => arrival.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -239,7 +301,11 @@ async fn refused(mut leg: Leg) -> NotOpened {
     {
         body.extend_from_slice(bytes);
     }
-    body.truncate(EXCERPT);
-    let refusal = Refusal::Status { status, body: String::from_utf8_lossy(&body).into_owned() };
+    let refusal = Refusal::Status { status, body: excerpt(body) };
     NotOpened { refusal, endpoint, unconnected: leg.failures().len() }
+}
+
+fn excerpt(mut body: Vec<u8>) -> String {
+    body.truncate(EXCERPT);
+    String::from_utf8_lossy(&body).into_owned()
 }

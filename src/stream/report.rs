@@ -123,6 +123,7 @@ impl Report {
                 self.metrics.continuation(plan, Continuation::Observed);
                 Event::Observed { reason: cause, plan }
             }
+            Note::PlanRefused { kind } => Event::PlanRefused { plan: kind.name() },
             Note::NotContinued { why } => {
                 self.metrics.plan_refused(why);
                 Event::Refused { reason: why }

@@ -73,6 +73,11 @@ pub enum Event<'a> {
         /// The pause that the client saw.
         gap: Duration,
     },
+    /// The upstream that continues does not take this kind of plan.
+    PlanRefused {
+        /// The plan.
+        plan: &'static str,
+    },
     /// The stream was cut and no leg follows.
     Refused {
         /// The code of why.
@@ -128,7 +133,8 @@ impl Event<'_> {
     fn level(&self) -> Level {
         match self {
             Self::Fault { .. } => Level::Error,
-            Self::Cut { .. } | Self::Refused { .. } | Self::Malformed { .. } | Self::ToolBufferFull => Level::Warn,
+            Self::Cut { .. } | Self::Refused { .. } | Self::PlanRefused { .. } => Level::Warn,
+            Self::Malformed { .. } | Self::ToolBufferFull => Level::Warn,
             Self::Seal { outcome: Outcome::Incomplete | Outcome::Mirrored, .. } => Level::Warn,
             _ => Level::Info,
         }
@@ -167,6 +173,7 @@ impl fmt::Display for Line<'_> {
             Event::Cut { .. } => "cut",
             Event::Leg { .. } => "leg",
             Event::Continued { .. } => "continued",
+            Event::PlanRefused { .. } => "plan_refused",
             Event::Refused { .. } => "refused",
             Event::Observed { .. } => "observed",
             Event::Malformed { .. } => "malformed",
@@ -203,6 +210,7 @@ impl Event<'_> {
             Self::Continued { leg, plan, gap } => {
                 write!(f, " leg={leg} plan={plan} gap_ms={}", gap.as_millis())
             }
+            Self::PlanRefused { plan } => write!(f, " plan={plan}"),
             Self::Refused { reason } => write!(f, " reason={reason}"),
             Self::Observed { reason, plan } => write!(f, " reason={reason} plan={plan}"),
             Self::Malformed { leg, place } => write!(f, " leg={leg} why={}", Text(&place.to_string(), MAX_VALUE)),
@@ -268,6 +276,7 @@ mod tests {
             (Event::Cut { leg: 1, attempt, reason }, "leg=1 attempt=1 reason=stall"),
             (Event::Leg { leg, attempt, plan }, "leg=2 attempt=1 plan=chat-continue"),
             (Event::Continued { leg, plan, gap: ms(180) }, "leg=2 plan=chat-continue gap_ms=180"),
+            (Event::PlanRefused { plan }, "plan=chat-continue"),
             (Event::Refused { reason: "max_legs" }, "reason=max_legs"),
             (Event::Observed { reason, plan }, "reason=stall plan=chat-continue"),
             (Event::Malformed { leg, place: not_json() }, "leg=2 why=\"not JSON at line 1 column 2\""),

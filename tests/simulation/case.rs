@@ -153,7 +153,7 @@ impl Answered {
     /// Engine B's whole answer to a leg.
     pub fn answer(&self, start: &LegStart) -> Vec<u8> {
         let mut answers = self.answers.borrow_mut();
-        let key = (start.leg, start.attempt, start.body.clone());
+        let key = (start.leg, start.attempt, start.work.body().to_vec());
         let answer = answers.entry(key).or_insert_with(|| {
             let number = u64::from(start.leg * 10 + start.attempt);
             let events = mock::events(&self.case.later, start.work.body(), number);

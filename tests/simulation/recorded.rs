@@ -7,6 +7,7 @@ use std::fs;
 use baton::proto::chat::{Ratios, estimate};
 use baton::proto::record::Seal;
 use baton::proto::relay::{LegEnd, Policy};
+use baton::proto::resume::{PlanKind, Settings};
 use serde_json::{Value, json};
 
 use super::run::{Reply, Run, Said, data_of};
@@ -133,7 +134,10 @@ impl Recorded {
     }
 
     fn open(&self, sent: &[u8]) -> Run {
-        let mut run = Run::open(&self.request.to_string(), Policy::default(), self.family, "vllm");
+        // From text, whether ids are listed or not; `by_ids` goes on from them.
+        let resume = Settings { plans: [PlanKind::ChatContinue].into_iter().collect(), ..Settings::default() };
+        let policy = Policy { resume, ..Policy::default() };
+        let mut run = Run::open(&self.request.to_string(), policy, self.family, "vllm");
         run.feed(sent);
         run
     }

@@ -110,6 +110,7 @@ impl Run {
             match action {
                 Action::Start(start) => self.asked = Some(start),
                 Action::Abort => self.open = false,
+                Action::Ask(question) => panic!("nobody lists ids here, but {} is asked", question.path),
                 Action::Note(Note::NotContinued { why }) => self.why = Some(why),
                 Action::Note(Note::Cut { cause, .. }) => self.causes.push(cause.code()),
                 Action::Note(_) => {}

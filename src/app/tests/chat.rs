@@ -62,7 +62,8 @@ async fn an_event_stream_arrives_as_the_engine_sent_it() {
         assert!(head.contains(header), "{header}: {head}");
     }
     assert!(!head.contains("keep-alive: timeout=5"), "{head}");
-    assert!(engine.request().await.ends_with(CHAT), "the body is unchanged");
+    let listing = format!(r#"{},"return_token_ids":true}}"#, CHAT.strip_suffix('}').unwrap());
+    assert!(engine.request().await.ends_with(&listing), "the body asks for token ids, and is unchanged otherwise");
 }
 
 #[tokio::test]

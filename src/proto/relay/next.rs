@@ -183,7 +183,7 @@ fn refuses_kind(kind: PlanKind, status: u16, cause: &Cause) -> bool {
     let about_length =
         ["context", "length", "too long", "max_tokens", "maximum"].iter().any(|word| body.contains(word));
     match status {
-        403 | 404 | 405 => true,
+        403..=405 => true,
         400 | 422 => kind == PlanKind::Prefix && !about_length,
         _ => false,
     }

@@ -355,7 +355,7 @@ pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
 /// The client's request as leg 1 sends it, where that differs: it asks a vLLM for token ids. The client must not see them, unless it
 /// asked for them itself.
 pub fn first(request: &ChatRequest, engine: &Engine) -> Option<Vec<u8>> {
-    let useful = engine.spec().takes_ids && request.exclusion().is_none() && !request.has_media();
+    let useful = engine.spec().takes_ids && request.stream() && request.exclusion().is_none() && !request.has_media();
     (useful && !shows_ids(request)).then(|| {
         let mut request = request.clone();
         request.set(body::RETURN_IDS, &true);
