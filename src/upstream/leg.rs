@@ -196,6 +196,23 @@ impl Leg {
         })
     }
 
+    /// Sends a request to the endpoint that was picked, and to no other, and waits for the response's header.
+    pub(super) async fn open_at(
+        connector: &Arc<Connector>,
+        cluster: &Cluster,
+        picked: Picked,
+        ask: Ask<'_>,
+    ) -> Result<Self, OpenError> {
+        let endpoint = Arc::clone(picked.endpoint());
+        attempt(connector, picked, ask).await.map_err(|failed| match failed {
+            Failed::Connect(why) => OpenError::Unreachable {
+                upstream: cluster.name().to_owned(),
+                failures: vec![ConnectFailure { endpoint, why }],
+            },
+            Failed::Exchange(error) => error,
+        })
+    }
+
     /// The response's status and headers.
     pub fn response(&self) -> &ResponseHeader {
         &self.response
