@@ -38,7 +38,7 @@ use crate::edge::live::Live;
 use crate::edge::{Admin, Gateway};
 use crate::journal::{Limits, MemoryStore};
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Cluster, Connector};
+use crate::upstream::{self, Cluster, Connector};
 
 /// For the last bytes: an HTTP/2 connection's task sends them after the request itself is over.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -138,12 +138,17 @@ impl App {
         for warning in &settings.warnings {
             warn!("{warning}");
         }
+        let connector = Arc::new(Connector::new(Some(ConnectorOptions::new(POOL_SIZE))));
         let mut services = JoinSet::new();
         let mut clusters = Vec::new();
         for upstream in &settings.upstreams {
             let cluster = Arc::new(Cluster::new(upstream).await);
             if cluster.is_by_name() {
-                services.spawn(resolve(Arc::clone(&cluster), watch.clone()));
+                services.spawn(until_drain(resolve(Arc::clone(&cluster)), watch.clone()));
+            }
+            if cluster.is_asked() {
+                let asking = upstream::watch(Arc::clone(&cluster), Arc::clone(&connector));
+                services.spawn(until_drain(asking, watch.clone()));
             }
             clusters.push(cluster);
         }
@@ -155,14 +160,7 @@ impl App {
             max_streams: journal.max_streams,
         });
         let admin_app = HttpServer::new_app(Admin::new(Arc::clone(&metrics), Arc::clone(&store)));
-        let gateway = Gateway::new(Parts {
-            settings,
-            clusters,
-            connector: Arc::new(Connector::new(Some(ConnectorOptions::new(POOL_SIZE)))),
-            store,
-            metrics,
-            live: live.clone(),
-        });
+        let gateway = Gateway::new(Parts { settings, clusters, connector, store, metrics, live: live.clone() });
         info!("admin on {}", admin.address);
         run(&mut services, Service::new("admin".to_owned(), admin_app), vec![admin], watch);
         for bound in &listeners {
@@ -212,18 +210,19 @@ where
     services.spawn(async move { service.start_service(Some(fds), watch, 1).await });
 }
 
-/// Follows the host names of an upstream until the drain begins.
-async fn resolve(cluster: Arc<Cluster>, mut watch: ShutdownWatch) {
-    let stop = async move { watch.wait_for(|stop| *stop).await.map(|_| ()) };
-    let follow = async {
-        loop {
-            tokio::time::sleep(RESOLVE_EVERY).await;
-            cluster.refresh().await;
-        }
-    };
+/// Follows the host names of an upstream.
+async fn resolve(cluster: Arc<Cluster>) {
+    loop {
+        tokio::time::sleep(RESOLVE_EVERY).await;
+        cluster.refresh().await;
+    }
+}
+
+/// Runs what goes on beside the requests, until the drain begins.
+async fn until_drain(task: impl Future<Output = ()>, mut watch: ShutdownWatch) {
     tokio::select! {
-        _ = stop => {}
-        () = follow => {}
+        _ = watch.wait_for(|stop| *stop) => {}
+        () = task => {}
     }
 }
 

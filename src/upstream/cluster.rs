@@ -10,9 +10,13 @@ use pingora::lb::selection::RoundRobin;
 use pingora::lb::{Backend, Backends, LoadBalancer};
 use pingora::protocols::{ALPN, TcpKeepalive};
 use pingora::upstreams::peer::HttpPeer;
+use tokio::sync::Notify;
 
+use super::abilities::{self, Inquiries};
 use super::discovery::Addresses;
+use super::refusals::Refusals;
 use crate::config::settings::{self, Balance, Scheme};
+use crate::proto::resume::{Abilities, PlanKind, PlanSet};
 
 /// How long an idle connection to an engine is kept. Below the five seconds after which uvicorn, and with it vLLM and SGLang,
 /// closes one (uvicorn's `--timeout-keep-alive`, default 5), so that a request seldom meets a connection that is being closed.
@@ -42,6 +46,8 @@ pub struct Endpoint {
     authority: String,
     /// Streams under way. Only [`StreamGuard`] changes it.
     streams: AtomicUsize,
+    /// What is known of it, and when to ask it.
+    inquiries: Inquiries,
 }
 
 impl Endpoint {
@@ -52,7 +58,7 @@ impl Endpoint {
             Err(_) => format!("{url} ({})", address.ip()),
         };
         let authority = url.split_once("://").map_or(url.as_str(), |(_, authority)| authority).to_owned();
-        Self { configured, address, label, authority, streams: AtomicUsize::new(0) }
+        Self { configured, address, label, authority, streams: AtomicUsize::new(0), inquiries: Inquiries::default() }
     }
 
     /// As a person wrote it, with the address where a host name may have several: for logs and metrics.
@@ -70,9 +76,19 @@ impl Endpoint {
         &self.authority
     }
 
-    /// Streams under way.
+    /// Streams under way; a probe counts as one, too.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn inquiries(&self) -> &Inquiries {
+        &self.inquiries
+    }
+
+    /// The choice of this endpoint.
+    pub(super) fn picked(self: Arc<Self>, connect: Duration) -> Picked {
+        let peer = self.peer(connect);
+        Picked { guard: StreamGuard::new(self), peer }
     }
 
     pub(super) fn configured(&self) -> &settings::Endpoint {
@@ -159,6 +175,10 @@ pub struct Cluster {
     by_name: bool,
     /// Where the search for the least busy endpoint begins, so that equally busy ones take turns.
     turn: AtomicUsize,
+    /// The ways to continue that its engines have refused.
+    refusals: Refusals,
+    /// Wakes [`abilities::watch`].
+    suspicion: Notify,
 }
 
 impl Cluster {
@@ -175,6 +195,8 @@ impl Cluster {
             balancer: LoadBalancer::from_backends(Backends::new(addresses)),
             by_name,
             turn: AtomicUsize::new(0),
+            refusals: Refusals::new(),
+            suspicion: Notify::new(),
         };
         cluster.refresh().await;
         cluster
@@ -207,6 +229,55 @@ impl Cluster {
         &self.family
     }
 
+    /// Whether its engines are asked what they can do, by [`abilities::watch`].
+    pub fn is_asked(&self) -> bool {
+        self.engine == abilities::ASKED
+    }
+
+    /// What its engines can do, as far as it is known: the oldest known version, and the scale-out endpoints where all engines
+    /// of which something is known have them. Cheap enough for every stream.
+    pub fn abilities(&self) -> Abilities {
+        let backends = self.balancer.backends().get_backend();
+        let endpoints = backends.iter().filter_map(endpoint_of);
+        abilities::together(endpoints.filter_map(|endpoint| endpoint.inquiries().found()))
+    }
+
+    /// A leg on the endpoint of this address failed: the engine may be another one when it comes back, so it is asked again what
+    /// it can do, soon, and once for many suspicions.
+    pub fn suspect(&self, address: SocketAddr) {
+        let backends = self.balancer.backends().get_backend();
+        let endpoint = backends.iter().filter_map(endpoint_of).find(|endpoint| endpoint.address() == address);
+        if endpoint.is_some_and(|endpoint| endpoint.inquiries().suspect()) {
+            self.suspicion.notify_one();
+        }
+    }
+
+    /// Ready when an endpoint has become due earlier than it was.
+    pub(super) async fn suspicion(&self) {
+        self.suspicion.notified().await;
+    }
+
+    /// Its engines have refused to continue by this kind of plan: it is barred for ten minutes, and until it has worked.
+    pub fn plan_refused(&self, kind: PlanKind) {
+        self.refusals.refused(kind);
+    }
+
+    /// A continuation by this kind of plan was accepted.
+    pub fn plan_worked(&self, kind: PlanKind) {
+        self.refusals.worked(kind);
+    }
+
+    /// The kinds that have been refused. When a refusal has grown old, one caller does not find it here any more and may try the
+    /// kind again; so this is to be asked when a leg has failed, not by streams that may never need it.
+    pub fn barred(&self) -> PlanSet {
+        self.refusals.barred()
+    }
+
+    /// An engine was replaced: what another one has refused says nothing of it.
+    pub(super) fn forget_refusals(&self) {
+        self.refusals.forget();
+    }
+
     /// Chooses an endpoint that is not in `avoid` and counts a stream on it. `connect` bounds the opening of a connection.
     /// `None`: there is none (left).
     pub fn pick(&self, avoid: &[SocketAddr], connect: Duration) -> Option<Picked> {
@@ -218,9 +289,7 @@ impl Cluster {
             }
             Balance::LeastStreams => self.least_busy(wanted),
         }?;
-        let endpoint = Arc::clone(endpoint_of(&backend)?);
-        let peer = endpoint.peer(connect);
-        Some(Picked { guard: StreamGuard::new(endpoint), peer })
+        Some(Arc::clone(endpoint_of(&backend)?).picked(connect))
     }
 
     /// The endpoint at `address`, however busy it is, counted as by [`Cluster::pick`]. `None`: it is not among them any more.

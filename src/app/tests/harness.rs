@@ -37,6 +37,10 @@ impl Engine {
                 let (tell, behave) = (tell.clone(), Arc::clone(&behave));
                 tokio::spawn(async move {
                     let request = read_message(&mut socket).await;
+                    if is_probe(&request) {
+                        let _ = socket.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await;
+                        return;
+                    }
                     let _ = tell.send(request.clone());
                     let _ = behave(socket, request).await;
                 });
@@ -81,6 +85,11 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Whether Baton asks what the engine is. No test means that.
+fn is_probe(request: &str) -> bool {
+    request.starts_with("GET /version ")
 }
 
 /// An address where nobody listens.

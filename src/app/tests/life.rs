@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use super::harness::{Baton, Engine, ask, chat, nobody, request, rest, settings, until};
+use super::harness::{Baton, Engine, ask, chat, nobody, request, rest, settings, until, within};
 use crate::app::{App, StartError};
 
 #[tokio::test]
@@ -34,6 +34,19 @@ async fn without_requests_a_drain_ends_at_once() {
     baton.ask(&request("GET", "/health", "")).await;
     baton.drain();
     baton.ended().await;
+}
+
+#[tokio::test]
+async fn a_start_and_a_drain_do_not_wait_for_an_engine_to_say_what_it_can_do() {
+    let engine = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut baton = Baton::start(settings(&[engine.local_addr().unwrap()], "*", "")).await;
+    assert!(baton.ask(&request("GET", "/health", "")).await.starts_with("HTTP/1.1 200"));
+    let (mut asked, _) = within(engine.accept()).await.unwrap();
+    until(&mut asked, "GET /version HTTP/1.1\r\n").await;
+    baton.drain();
+    baton.ended().await;
+    // The probe has ended, too.
+    rest(&mut asked).await;
 }
 
 /// An answer of which the client has the first half, and the word on which the engine sends the second.
