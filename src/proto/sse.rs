@@ -50,7 +50,7 @@ pub struct TooLong {
 }
 
 /// The incremental decoder of one response.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Decoder {
     max_event: usize,
     /// The start of a line whose end has not come yet.
@@ -248,7 +248,7 @@ enum Line {
 }
 
 /// The fields since the last blank line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Block {
     /// Lengths of the lines so far, comments and line ends not counted.
     size: usize,
@@ -316,7 +316,7 @@ impl Block {
 }
 
 /// The value of one field of the unfinished event.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Field {
     part: Part,
     /// Kept from event to event, so that the steady state allocates nothing.

@@ -26,6 +26,7 @@ mod engine;
 mod exact;
 mod family;
 mod kind;
+pub mod render;
 mod version;
 
 pub use engine::{Engine, Joint};
