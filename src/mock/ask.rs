@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::answer::Limits;
 use super::fault::Rule;
 use super::log::Leg;
 use super::validate::Refusal;
@@ -21,7 +22,7 @@ pub(super) struct Ask {
     pub(super) raw_messages: Vec<String>,
     /// The messages, read.
     pub(super) messages: Vec<Map<String, Value>>,
-    /// Tokens of reasoning and of content, and after how many content tokens a tool call comes, if the request says so.
+    /// Pieces of reasoning and of content, and after how many of content a tool call comes, if the request says so.
     pub(super) lengths: Lengths,
     /// Faults that the request itself asks for.
     pub(super) faults: Vec<Rule>,
@@ -63,39 +64,26 @@ impl Ask {
     /// Whether a body is a continuation's, whatever else may be wrong with it.
     pub(super) fn leg(body: &[u8]) -> Leg {
         #[derive(Deserialize)]
-        struct Flag {
+        struct Flags {
             #[serde(default)]
             continue_final_message: Option<Value>,
+            #[serde(default)]
+            kv_transfer_params: Option<Value>,
         }
-        let flag = serde_json::from_slice(body).ok().and_then(|flag: Flag| flag.continue_final_message);
-        if flag == Some(Value::Bool(true)) { Leg::Continuation } else { Leg::First }
+        let Ok(flags) = serde_json::from_slice::<Flags>(body) else { return Leg::First };
+        let ids = flags.kv_transfer_params.as_ref().and_then(|params| params.get("prompt_token_ids"));
+        let continues = flags.continue_final_message == Some(Value::Bool(true)) || ids.is_some_and(|ids| !ids.is_null());
+        if continues { Leg::Continuation } else { Leg::First }
     }
 
     /// The lengths and faults in `mock-…` headers, or else in the body's `mock` object.
     fn read_mock(&mut self, headers: &[(String, String)]) -> Result<(), Refusal> {
-        let mock = self.fields.get("mock").cloned().unwrap_or_default();
-        let length = |name: &str, key: &str| -> Result<Option<usize>, Refusal> {
-            let header = headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.trim().to_owned());
-            let Some(text) = header.or_else(|| mock.get(key).map(Value::to_string)) else { return Ok(None) };
-            let number = text.parse().ok().filter(|number| *number <= MAX_TOKENS);
-            number
-                .map(Some)
-                .ok_or_else(|| Refusal::bad(format!("{name}: `{text}` is not a number of tokens up to {MAX_TOKENS}")))
-        };
-        self.lengths = Lengths {
-            reasoning: length("mock-reasoning", "reasoning")?,
-            content: length("mock-content", "content")?,
-            tool_call: length("mock-tool-call", "tool_call")?,
-        };
-        let texts = headers.iter().filter(|(field, _)| field == "mock-fault").map(|(_, value)| value.as_str());
-        for text in texts.chain(mock.get("fault").and_then(Value::as_str)) {
-            self.faults.extend(Rule::parse_all(text).map_err(|error| Refusal::bad(error.to_string()))?);
-        }
+        (self.lengths, self.faults) = read_mock(&self.fields, headers)?;
         Ok(())
     }
 
     fn check_types(&self) -> Result<(), Refusal> {
-        for key in ["stream", "continue_final_message", "add_generation_prompt"] {
+        for key in ["stream", "continue_final_message", "add_generation_prompt", "return_token_ids", "include_reasoning"] {
             if self.fields.get(key).is_some_and(|value| !value.is_boolean() && !value.is_null()) {
                 return Err(Refusal::bad(format!("`{key}` is not a boolean")));
             }
@@ -111,7 +99,7 @@ impl Ask {
         if self.choices() > MAX_CHOICES {
             return Err(Refusal::bad(format!("n must be at most {MAX_CHOICES}")));
         }
-        for key in ["chat_template_kwargs", "stream_options"] {
+        for key in ["chat_template_kwargs", "stream_options", "kv_transfer_params"] {
             if self.fields.get(key).is_some_and(|value| !value.is_object() && !value.is_null()) {
                 return Err(Refusal::bad(format!("`{key}` is not an object")));
             }
@@ -133,6 +121,29 @@ impl Ask {
 
     pub(super) fn continues(&self) -> bool {
         self.flag("continue_final_message").unwrap_or(false)
+    }
+
+    /// Whether it goes on with an answer that another request began, by a message or by ids.
+    pub(super) fn is_continuation(&self) -> bool {
+        self.continues() || self.given_ids().is_some()
+    }
+
+    /// What stands in `kv_transfer_params.prompt_token_ids`.
+    pub(super) fn given_ids(&self) -> Option<&Value> {
+        self.fields.get("kv_transfer_params")?.get("prompt_token_ids").filter(|ids| !ids.is_null())
+    }
+
+    pub(super) fn return_token_ids(&self) -> bool {
+        self.flag("return_token_ids").unwrap_or(false)
+    }
+
+    /// `include_reasoning: false`: neither the reasoning nor any ids are shown.
+    pub(super) fn hides_reasoning(&self) -> bool {
+        self.flag("include_reasoning") == Some(false)
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        limits(&self.fields, self.limit())
     }
 
     pub(super) fn add_generation_prompt(&self) -> Option<bool> {
@@ -161,12 +172,17 @@ impl Ask {
         self.fields.get("rid").and_then(Value::as_str)
     }
 
-    /// The name of the first tool, if there are tools and they may be called.
-    pub(super) fn tool(&self) -> Option<&str> {
+    /// The tools, if there are any and they may be called.
+    pub(super) fn tools(&self) -> Option<&Value> {
         if self.fields.get("tool_choice").and_then(Value::as_str) == Some("none") {
             return None;
         }
-        self.fields.get("tools")?.get(0)?.get("function")?.get("name")?.as_str()
+        self.fields.get("tools").filter(|tools| tools.as_array().is_some_and(|list| !list.is_empty()))
+    }
+
+    /// The name of the first of them.
+    pub(super) fn tool(&self) -> Option<&str> {
+        self.tools()?.get(0)?.get("function")?.get("name")?.as_str()
     }
 
     pub(super) fn last(&self) -> Option<&Map<String, Value>> {
@@ -195,4 +211,45 @@ fn read_messages(fields: &Map<String, Value>) -> Result<Vec<Map<String, Value>>,
         _ => Err(Refusal::bad(format!("messages[{at}] is not an object with a role"))),
     };
     messages.iter().enumerate().map(read).collect()
+}
+
+/// What ends an answer, from the fields of a request or of `sampling_params`.
+pub(super) fn limits(fields: &Map<String, Value>, tokens: Option<u64>) -> Limits {
+    let stop = match fields.get("stop") {
+        Some(Value::String(stop)) => vec![stop.clone()],
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    };
+    let min_tokens = fields.get("min_tokens").and_then(Value::as_u64).unwrap_or(0);
+    Limits { tokens, min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX), stop }
+}
+
+/// The lengths and faults in `mock-…` headers, or else in a body's `mock` object.
+///
+/// # Errors
+/// 400 for what cannot be read.
+pub(super) fn read_mock(
+    fields: &Map<String, Value>,
+    headers: &[(String, String)],
+) -> Result<(Lengths, Vec<Rule>), Refusal> {
+    let mock = fields.get("mock").cloned().unwrap_or_default();
+    let mut faults = Vec::new();
+    let length = |name: &str, key: &str| -> Result<Option<usize>, Refusal> {
+        let header = headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.trim().to_owned());
+        let Some(text) = header.or_else(|| mock.get(key).map(Value::to_string)) else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| *number <= MAX_TOKENS);
+        number
+            .map(Some)
+            .ok_or_else(|| Refusal::bad(format!("{name}: `{text}` is not a number of tokens up to {MAX_TOKENS}")))
+    };
+    let lengths = Lengths {
+        reasoning: length("mock-reasoning", "reasoning")?,
+        content: length("mock-content", "content")?,
+        tool_call: length("mock-tool-call", "tool_call")?,
+    };
+    let texts = headers.iter().filter(|(field, _)| field == "mock-fault").map(|(_, value)| value.as_str());
+    for text in texts.chain(mock.get("fault").and_then(Value::as_str)) {
+        faults.extend(Rule::parse_all(text).map_err(|error| Refusal::bad(error.to_string()))?);
+    }
+    Ok((lengths, faults))
 }

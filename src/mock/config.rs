@@ -37,16 +37,30 @@ pub struct Config {
     /// The first legs seen, for strict comparison. Give several engines clones of one ledger, and a continuation of a
     /// request that none of them has seen is refused too; `None`: the engine's own, and an unknown request is let pass.
     pub ledger: Option<Ledger>,
-    /// Reasoning tokens of an answer (unless the request asks for another number); 0: the model does not think.
+    /// Pieces of reasoning in an answer (unless the request asks for another number); 0: the model does not think. Most pieces are
+    /// one token, some are two or three.
     pub reasoning: usize,
-    /// Content tokens of an answer (unless the request asks for another number).
+    /// Pieces of content in an answer (unless the request asks for another number).
     pub content: usize,
     /// Mixed into every answer's text; engines that stand in for each other need the same.
     pub seed: u64,
-    /// After this many content tokens comes a tool call, if the request has `tools`.
+    /// Whether a continued answer goes on with other words than the uncut one has (temperature > 0). vLLM only.
+    pub sampled: bool,
+    /// What `GET /version` says. Below 0.28, `kv_transfer_params.prompt_token_ids` is silently ignored.
+    pub version: String,
+    /// Whether the scale-out endpoints answer (`--enable-scale-out`); otherwise they say 403. vLLM only.
+    pub scale_out: bool,
+    /// Most tokens of a prompt and its answer; a longer prompt or a higher `max_tokens` gets 400.
+    pub max_model_len: usize,
+    /// What the first event of a chat request with `kv_transfer_params.prompt_token_ids` says of them.
+    pub echo: Echo,
+    /// After this many pieces of content comes a tool call, if the request has `tools`.
     pub tool_call: Option<usize>,
     /// Tokens in one event, at least 1 (vLLM's `stream_interval`).
     pub tokens_per_event: usize,
+    /// vLLM only: an event of several tokens may hold thinking, answer and tool call at once, as a real engine's does when the step
+    /// between them falls into it. Otherwise an event ends there.
+    pub mixed_events: bool,
     /// Events in one write and one HTTP chunk, at least 1. Real engines write each by itself.
     pub events_per_write: usize,
     /// Wait after each event.
@@ -86,8 +100,14 @@ impl Default for Config {
             reasoning: 24,
             content: 48,
             seed: 0,
+            sampled: false,
+            version: "0.32.0".to_owned(),
+            scale_out: false,
+            max_model_len: 131_072,
+            echo: Echo::Right,
             tool_call: None,
             tokens_per_event: 1,
+            mixed_events: false,
             events_per_write: 1,
             pace: Duration::ZERO,
             faults: Vec::new(),
@@ -156,12 +176,35 @@ pub enum Continuation {
     Afresh,
 }
 
+/// What an engine says of the prompt ids that it was given, when it is asked to return ids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Echo {
+    /// They come back.
+    Right,
+    /// Null.
+    Missing,
+    /// Others come back.
+    Wrong,
+}
+
 /// The first legs that one or more engines have seen, by their messages. Clones share their contents.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<Vec<Arc<Original>>>>);
 
 /// First legs remembered; the oldest go first.
 const LEDGER_LIMIT: usize = 4096;
+
+impl Config {
+    /// Major and minor number of the version played; 0 where it cannot be read.
+    pub(super) fn version(&self) -> (u64, u64) {
+        let number = |text: Option<&str>| {
+            let text = text.unwrap_or_default();
+            text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())].parse().unwrap_or(0)
+        };
+        let mut parts = self.version.split('.');
+        (number(parts.next()), number(parts.next()))
+    }
+}
 
 impl Ledger {
     pub(super) fn note(&self, original: Original) {

@@ -7,10 +7,12 @@
 
 use serde_json::{Map, Value};
 
+use super::answer::model;
 use super::ask::Ask;
 use super::config::{Config, Template, Wire};
 use super::family::Family;
-use super::text::{Kind, Position, Text, key};
+use super::prompt::header;
+use super::text::{Kind, Position, Text};
 use super::validate::Refusal;
 
 /// Where a continuation goes on.
@@ -47,11 +49,8 @@ struct Shown {
 
 /// The text of one choice of an answer.
 pub(super) fn text_of(ask: &Ask, config: &Config, thinks: bool, choice: u64) -> Text {
-    let prompt = serde_json::to_vec(ask.prompt()).unwrap_or_default();
-    let seed = ask.fields.get("seed").map(Value::to_string).unwrap_or_default();
-    let key = key([&prompt[..], seed.as_bytes(), &config.seed.to_le_bytes(), &choice.to_le_bytes()]);
-    let reasoning = if thinks { ask.lengths.reasoning.unwrap_or(config.reasoning) } else { 0 };
-    Text::new(key, reasoning, ask.lengths.content.unwrap_or(config.content))
+    let model = model(ask, config, &Family::named(&config.family));
+    model.text(&header(ask.prompt(), ask.tools()), thinks, choice)
 }
 
 /// Finds where the answer goes on.

@@ -30,24 +30,32 @@ mod answer;
 mod ask;
 mod config;
 mod continued;
+mod detok;
 mod engine;
 mod family;
 pub mod fault;
 mod http;
+mod line;
 mod log;
+mod parser;
+mod prompt;
+mod reuse;
 mod route;
 mod script;
 mod stream;
 mod strict;
+mod strict_ids;
 mod text;
+mod tokens;
 mod validate;
+mod whole;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, uncut};
-pub use config::{Config, Continuation, Ledger, ReasoningField, Template, Wire};
+pub use config::{Config, Continuation, Echo, Ledger, ReasoningField, Template, Wire};
 pub use engine::{Engine, Running, Stop};
 pub use log::{End, Leg, Seen};
 pub use script::events;

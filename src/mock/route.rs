@@ -196,7 +196,7 @@ impl Drop for Rid<'_> {
 async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Next, End), Left> {
     let Exchange { shared, entry, nth, .. } = *exchange;
     let rules: Vec<&Rule> =
-        ask.faults.iter().chain(&shared.config.faults).filter(|rule| rule.applies(ask.continues(), nth)).collect();
+        ask.faults.iter().chain(&shared.config.faults).filter(|rule| rule.applies(ask.is_continuation(), nth)).collect();
     for rule in &rules {
         match &rule.fault {
             Fault::Status { code, body } => {
@@ -220,7 +220,7 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
             Fault::At { .. } => {}
         }
     }
-    let (start, choices) = match script(&shared.config, &shared.ledger, ask) {
+    let (begun, choices) = match script(&shared.config, &shared.ledger, ask) {
         Ok(script) => script,
         Err(refusal) => return exchange.refuse(conn, &refusal).await,
     };
@@ -232,7 +232,7 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
         }
         taken => taken,
     };
-    let script = stream_of(&shared.config, exchange.id(ask), ask, &start, choices);
+    let script = stream_of(&shared.config, exchange.id(ask), ask, &begun, choices);
     if !ask.stream() {
         return exchange.respond(conn, 200, &script.whole()).await;
     }

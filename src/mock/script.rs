@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::answer::{self, Choice};
+use super::answer::{self, Begun, Choice};
 use super::ask::Ask;
-use super::config::{Config, Ledger, Wire};
-use super::continued::Start;
+use super::config::{Config, Echo, Ledger, Wire};
 use super::family::Family;
 use super::strict::{self, Original};
+use super::strict_ids;
 use super::text::key;
 use super::validate::{self, Refusal};
 use super::wire::Stream;
@@ -22,8 +22,8 @@ pub fn events(config: &Config, body: &[u8], number: u64) -> Result<Vec<Vec<u8>>,
     let told = |refusal: Refusal| (refusal.status, refusal.message);
     let ask = Ask::read(&[], body).map_err(told)?;
     let ledger = config.ledger.clone().unwrap_or_default();
-    let (start, choices) = script(config, &ledger, &ask).map_err(told)?;
-    let stream = stream_of(config, response_id(config, None, number, &ask), &ask, &start, choices);
+    let (begun, choices) = script(config, &ledger, &ask).map_err(told)?;
+    let stream = stream_of(config, response_id(config, None, number, &ask), &ask, &begun, choices);
     let write = |step| {
         let mut event = Vec::new();
         stream.write(step, &mut event);
@@ -45,21 +45,24 @@ pub(super) fn response_id(config: &Config, request_id: Option<&str>, number: u64
 }
 
 /// Validates a request and decides what its choices write.
-pub(super) fn script(config: &Config, ledger: &Ledger, ask: &Ask) -> Result<(Start, Vec<Choice>), Refusal> {
+pub(super) fn script(config: &Config, ledger: &Ledger, ask: &Ask) -> Result<(Begun, Vec<Choice>), Refusal> {
     let family = Family::named(&config.family);
     validate::check(ask, config, &family)?;
-    let start = answer::start(ask, config, &family)?;
-    if ask.continues() && config.strict {
-        let prompt = ask.prompt().len();
-        let originals = ledger.find(&ask.raw_messages[..prompt]);
-        let checked = strict::check(ask, config, &family, &start, &originals);
+    let begun = answer::begin(ask, config, &family)?;
+    if config.strict {
+        let originals = ledger.find(&ask.raw_messages[..ask.prompt().len()]);
+        let checked = match &begun.start {
+            _ if begun.reused => strict_ids::check(ask, config, &family, &begun, &originals),
+            Some(start) if ask.continues() => strict::check(ask, config, &family, start, &originals),
+            _ => Ok(()),
+        };
         checked.map_err(|reason| Refusal::bad(format!("mock-engine (strict): {reason}")))?;
     }
-    if !ask.continues() {
+    if !ask.is_continuation() {
         ledger.note(Original::of(ask));
     }
-    let choices = (0..ask.choices()).map(|index| answer::choice(ask, config, &start, index)).collect();
-    Ok((start, choices))
+    let choices = (0..ask.choices()).map(|index| answer::choice(ask, config, &family, &begun, index)).collect();
+    Ok((begun, choices))
 }
 
 /// The stream in which they are written.
@@ -67,7 +70,7 @@ pub(super) fn stream_of<'a>(
     config: &'a Config,
     id: String,
     ask: &Ask,
-    start: &Start,
+    begun: &Begun,
     choices: Vec<Choice>,
 ) -> Stream<'a> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -80,13 +83,22 @@ pub(super) fn stream_of<'a>(
     // On SGLang continuous usage does not need `include_usage` (0.5.6+, `utils.py should_include_usage`).
     let continuous_usage =
         ask.stream_option("continuous_usage_stats") && (include_usage || config.wire == Wire::Sglang);
+    let returns_ids = config.wire == Wire::Vllm && ask.return_token_ids();
+    let mut prompt_ids = begun.prompt.clone();
+    match config.echo {
+        Echo::Wrong if begun.reused => drop(prompt_ids.pop()),
+        Echo::Missing if begun.reused => prompt_ids.clear(),
+        _ => {}
+    }
     Stream {
         config,
         id,
         created: config.created.unwrap_or_else(now),
         model: ask.model().to_owned(),
         role: role.to_owned(),
-        prompt_tokens: answer::prompt_tokens(ask, config, start),
+        prompt_tokens: answer::prompt_tokens(ask, config, begun),
+        prompt_ids: (returns_ids && !prompt_ids.is_empty()).then_some(prompt_ids),
+        returns_ids: returns_ids && !ask.hides_reasoning(),
         include_usage,
         continuous_usage,
         choices,

@@ -107,7 +107,7 @@ pub(super) async fn run(
     });
     // vLLM answers before the first token is there; SGLang waits for it (0.5.13+).
     let held = stream.config.wire == Wire::Sglang;
-    let mut writer = Writer { conn, entry: exchange.entry, chunked: exchange.chunked, out, events: 0, held, tokens: 0 };
+    let mut writer = Writer { conn, entry: exchange.entry, chunked: exchange.chunked, out, events: 0, held, beat: None };
     match writer.all(stream, &steps, &faults).await? {
         Ended::Body(end) => {
             writer.held = false;
@@ -130,8 +130,8 @@ struct Writer<'a> {
     events: u64,
     /// Only the head is in `out`, and it waits for the first event.
     held: bool,
-    /// Tokens of the first choice written.
-    tokens: usize,
+    /// The last beat of the first choice that was written.
+    beat: Option<usize>,
 }
 
 impl Writer<'_> {
@@ -186,8 +186,8 @@ impl Writer<'_> {
             waiting.extend_from_slice(&event[sent..]);
             let Some(step) = steps.get(at) else { break };
             self.events += 1;
-            if let Step::Tokens { choice: 0, to, .. } = step {
-                self.tokens = *to;
+            if let Step::Tokens { choice: 0, beat, .. } = step {
+                self.beat = Some(*beat);
             }
             batch += 1;
             let last = at + 1 == steps.len();
@@ -222,7 +222,7 @@ impl Writer<'_> {
     fn told_to_stop(&mut self, stream: &Stream<'_>) -> Option<Ended> {
         let mut event = Vec::new();
         match self.conn.ending() {
-            Some(Stop::Abort) => stream.write_abort(self.tokens, &mut event),
+            Some(Stop::Abort) => stream.write_abort(self.beat, &mut event),
             Some(Stop::Error) => write_event(&error_event(stream.config.wire, None, 500), &mut event),
             Some(Stop::Rst | Stop::Fin) | None => return None,
         }
@@ -242,7 +242,7 @@ impl Writer<'_> {
             Act::Stall { comments: true, limit } => self.stall_with_comments(*limit).await?,
             Act::Slow(time) => self.conn.wait(tokio::time::sleep(*time)).await?,
             Act::Error { code, wrapped } => write_event(&error_event(stream.config.wire, *wrapped, *code), &mut event),
-            Act::Abort => stream.write_abort(self.tokens, &mut event),
+            Act::Abort => stream.write_abort(self.beat, &mut event),
             Act::Done => {}
             Act::Garbage => self.push(GARBAGE),
             Act::Long(bytes) => self.line(*bytes, true).await?,

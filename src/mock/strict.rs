@@ -2,18 +2,20 @@
 
 use serde_json::{Map, Value};
 
+use super::answer::model;
 use super::ask::Ask;
 use super::config::{Config, Wire};
 use super::continued::{Start, separate_reasoning, text_of};
 use super::family::{Family, is_off};
-use super::text::Kind;
+use super::prompt::header;
+use super::text::{Kind, Position};
 
 /// A first leg as the engine saw it.
 #[derive(Debug)]
 pub(super) struct Original {
     /// Its messages, byte for byte.
     pub(super) messages: Vec<String>,
-    fields: Map<String, Value>,
+    pub(super) fields: Map<String, Value>,
 }
 
 impl Original {
@@ -23,7 +25,7 @@ impl Original {
 }
 
 /// Fields in which a continuation may differ from the request it continues; each has a rule of its own.
-const OWN_RULES: &[&str] = &[
+pub(super) const OWN_RULES: &[&str] = &[
     "messages",
     "continue_final_message",
     "add_generation_prompt",
@@ -134,7 +136,7 @@ fn check_against(
     if let Some(key) = ask.fields.keys().find(added) {
         return Err(format!("`{key}` was not in the first request"));
     }
-    check_options(ask, original)?;
+    check_options(&ask.fields, original)?;
     check_switch(ask, family, start, original)?;
     check_budget(ask, config, start, original)?;
     check_floors(ask, original)?;
@@ -147,9 +149,10 @@ fn check_against(
     Ok(())
 }
 
-fn check_options(ask: &Ask, original: &Original) -> Result<(), String> {
+/// The client's own options stay; more usage may be asked for.
+pub(super) fn check_options(fields: &Map<String, Value>, original: &Original) -> Result<(), String> {
     let Some(options) = original.fields.get("stream_options").and_then(Value::as_object) else { return Ok(()) };
-    let ours = ask.fields.get("stream_options").and_then(Value::as_object);
+    let ours = fields.get("stream_options").and_then(Value::as_object);
     for (key, value) in options.iter().filter(|(key, _)| *key != "include_usage") {
         if ours.and_then(|ours| ours.get(key)) != Some(value) {
             return Err(format!("`stream_options.{key}` of the first request is lost"));
@@ -202,11 +205,7 @@ fn check_floors(ask: &Ask, original: &Original) -> Result<(), String> {
 }
 
 fn check_budget(ask: &Ask, config: &Config, start: &Start, original: &Original) -> Result<(), String> {
-    let text = text_of(ask, config, start.thinks, 0);
-    let mut written = text.tokens(start.at.kind, start.at.offset + start.lost);
-    if start.at.kind == Kind::Content {
-        written += text.tokens(Kind::Reasoning, usize::MAX);
-    }
+    let written = written(ask, config, start);
     let continuous =
         original.fields.get("stream_options").and_then(|options| options.get("continuous_usage_stats")?.as_bool())
             == Some(true);
@@ -226,4 +225,21 @@ fn check_budget(ask: &Ask, config: &Config, start: &Start, original: &Original) 
         }
     }
     Ok(())
+}
+
+/// Tokens of the answer that the partial holds.
+fn written(ask: &Ask, config: &Config, start: &Start) -> u64 {
+    let at = Position { offset: start.at.offset + start.lost, ..start.at };
+    match config.wire {
+        Wire::Vllm => {
+            let model = model(ask, config, &Family::named(&config.family));
+            let line = model.line(&header(ask.prompt(), ask.tools()), start.thinks, 0);
+            line.cut(line.offset(start.thinks, at)).0.len() as u64
+        }
+        Wire::Sglang => {
+            let text = text_of(ask, config, start.thinks, 0);
+            let thoughts = if at.kind == Kind::Content { text.tokens(Kind::Reasoning, usize::MAX) } else { 0 };
+            thoughts + text.tokens(at.kind, at.offset)
+        }
+    }
 }

@@ -1,10 +1,15 @@
-//! The engine's text: pieces chosen by a seeded generator, one piece a token.
+//! The engine's text: pieces chosen by a seeded generator.
 //!
 //! The vocabulary is there to break careless code: several scripts, characters of two to four bytes, emoji of several
 //! code points, white space at both ends of pieces and as whole pieces, everything that JSON must escape, and words that
-//! look like the wire around them. No piece holds a think tag.
+//! look like the wire around them, or like the beginning of a tag. No piece holds a whole tag.
+//!
+//! Most pieces are one token; some fall apart into several (see [`tokens`](super::tokens)). The tokens of a text are those of its
+//! pieces one after the other: a piece that would grow together with the one before it is not chosen.
 
 use serde::Serialize;
+
+use super::tokens::encode_bytes;
 
 /// What a piece of text is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -16,7 +21,7 @@ pub enum Kind {
     Content,
 }
 
-/// One token's text; never empty.
+/// A piece of text; never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Piece {
     /// Thinking or answer.
@@ -44,14 +49,19 @@ impl Text {
     /// with think tags write (measured on vLLM 0.32 with Qwen3: the content starts with a blank line after `</think>`).
     pub(super) fn new(key: u64, reasoning: usize, content: usize) -> Self {
         let mut choose = Choose(key ^ 0x7265_6173_6f6e);
-        let mut thoughts: Vec<_> = (0..reasoning).map(|at| choose.piece(at)).collect();
-        if reasoning > 1 {
-            thoughts[reasoning - 1] = "\n";
+        let mut thoughts = Vec::with_capacity(reasoning);
+        let end = if reasoning > 1 { "\n" } else { "" };
+        for at in 0..reasoning - usize::from(reasoning > 1) {
+            let next = if at + 2 == reasoning { end } else { "" };
+            choose.push(&mut thoughts, at == 0, next);
         }
+        thoughts.extend((reasoning > 1).then_some(end));
         let mut choose = Choose(key ^ 0x616e_7377_6572);
         let blank = usize::from(reasoning > 0 && content > 1);
         let mut answer = vec!["\n\n"; blank];
-        answer.extend((0..content - blank).map(|at| choose.piece(at)));
+        for at in blank..content {
+            choose.push(&mut answer, at == blank, "");
+        }
         Self { reasoning: thoughts, content: answer }
     }
 
@@ -60,7 +70,7 @@ impl Text {
         self.pieces(kind).concat()
     }
 
-    fn pieces(&self, kind: Kind) -> &[&'static str] {
+    pub(super) fn pieces(&self, kind: Kind) -> &[&'static str] {
         match kind {
             Kind::Reasoning => &self.reasoning,
             Kind::Content => &self.content,
@@ -117,6 +127,17 @@ pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     hash
 }
 
+/// Pieces with which a further one is compared: the longest token is no longer than so many pieces and that one.
+const NEIGHBOURS: usize = 4;
+/// Pieces tried until one fits.
+const TRIES: usize = 64;
+
+/// Everything that is one token.
+pub(super) fn vocabulary() -> impl Iterator<Item = &'static str> {
+    let lists = [OPENINGS, WORDS, CHINESE, MARKS, EMOJI, AWKWARD, MARKUP];
+    lists.into_iter().flatten().copied().filter(|piece| !SEVERAL_TOKENS.contains(piece))
+}
+
 /// SplitMix64.
 struct Choose(u64);
 
@@ -129,8 +150,24 @@ impl Choose {
         z ^ (z >> 31)
     }
 
-    fn piece(&mut self, at: usize) -> &'static str {
-        if at == 0 {
+    /// Adds a piece that keeps its tokens after those before it, and before `next`.
+    fn push(&mut self, pieces: &mut Vec<&'static str>, is_first: bool, next: &str) {
+        let before = &pieces[pieces.len().saturating_sub(NEIGHBOURS)..];
+        let fits = |piece: &&str| {
+            let parts = || before.iter().chain([piece]).copied().chain([next]);
+            let mut apart = Vec::new();
+            parts().for_each(|part| encode_bytes(part.as_bytes(), &mut apart));
+            let mut together = Vec::with_capacity(apart.len());
+            encode_bytes(parts().collect::<String>().as_bytes(), &mut together);
+            together == apart
+        };
+        // " the" begins with a blank and a letter, and no token but itself does so after other text.
+        let piece = (0..TRIES).map(|_| self.piece(is_first)).find(fits).unwrap_or(" the");
+        pieces.push(piece);
+    }
+
+    fn piece(&mut self, is_first: bool) -> &'static str {
+        if is_first {
             return self.one_of(OPENINGS);
         }
         match self.next() % 100 {
@@ -212,10 +249,25 @@ const AWKWARD: &[&str] = &[
     "\u{0}",
     " null",
     "&amp;",
+    " <",
+    "(<",
+    " </",
+    "<",
 ];
+
+/// Words of prompts and tool calls.
+const MARKUP: &[&str] = &[
+    "user", "assistant", "system", "tool", "think", "response", "{\"name\": \"", "\", \"arguments\": ", "}\n", "\"city\"", ": \"",
+    "rich", " 北京", ", \"unit\"", ": \"celsius", "get", "_weather", "weather",
+];
+
+/// Pieces that fall apart.
+const SEVERAL_TOKENS: &[&str] =
+    &["灯塔", "消息", "等待", "「光」", " 🙂", "👩‍👩‍👧", "🇩🇪", "👍🏽", "🧵", "𝒳", "e\u{301}", " שלום"];
 
 #[cfg(test)]
 mod tests {
+    use super::super::tokens::encode;
     use super::*;
 
     fn text() -> Text {
@@ -238,6 +290,17 @@ mod tests {
         }
         for list in [OPENINGS, WORDS, CHINESE, MARKS, EMOJI, AWKWARD] {
             assert!(list.iter().all(|piece| !piece.is_empty() && !piece.contains("think") && !piece.contains("<|")));
+        }
+    }
+
+    #[test]
+    fn the_tokens_of_a_text_are_those_of_its_pieces() {
+        for seed in 0..200 {
+            let text = Text::new(seed, 40, 40);
+            for kind in [Kind::Reasoning, Kind::Content] {
+                let pieces: Vec<u32> = text.pieces(kind).iter().copied().flat_map(encode).collect();
+                assert_eq!(encode(&text.whole(kind)), pieces, "seed {seed}");
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::ask::Ask;
 use super::config::{Config, Wire};
 use super::family::Family;
+use super::tokens::VOCABULARY;
 
 /// An error answered instead of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,30 +13,37 @@ pub(super) struct Refusal {
     pub(super) status: u16,
     pub(super) kind: &'static str,
     pub(super) message: String,
+    /// The field that is wrong, where the engine names it.
+    pub(super) param: Option<&'static str>,
 }
 
 impl Refusal {
     /// 400.
     pub(super) fn bad(message: impl Into<String>) -> Self {
-        Self { status: 400, kind: "BadRequestError", message: message.into() }
+        Self::with_status(400, "BadRequestError", message)
+    }
+
+    /// 400 for a field, which vLLM names in the message too.
+    pub(super) fn field(param: &'static str, message: &str) -> Self {
+        Self { param: Some(param), ..Self::bad(format!("{message} (parameter={param})")) }
     }
 
     pub(super) fn with_status(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into() }
+        Self { status, kind, message: message.into(), param: None }
     }
 
     /// The response body in the engine's own form.
     pub(super) fn body(&self, wire: Wire) -> String {
-        error_body(wire == Wire::Vllm, &self.message, self.kind, self.status).to_string()
+        error_body(wire == Wire::Vllm, &self.message, self.kind, self.param, self.status).to_string()
     }
 }
 
 /// `{"error":{…}}` as vLLM writes it everywhere, or flat as SGLang writes it before a stream (0.5.23, `protocol.py ErrorResponse`).
-fn error_body(wrapped: bool, message: &str, kind: &str, code: u16) -> Value {
+fn error_body(wrapped: bool, message: &str, kind: &str, param: Option<&str>, code: u16) -> Value {
     if wrapped {
-        json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     } else {
-        json!({"object": "error", "message": message, "type": kind, "param": null, "code": code})
+        json!({"object": "error", "message": message, "type": kind, "param": param, "code": code})
     }
 }
 
@@ -52,9 +60,9 @@ pub(super) fn error_event(wire: Wire, wrapped: Option<bool>, code: u16) -> Strin
     };
     let wrapped_sglang = wire == Wire::Sglang && wrapped != Some(false);
     if wrapped_sglang {
-        return json!({"error": error_body(false, message, kind, code)}).to_string();
+        return json!({"error": error_body(false, message, kind, None, code)}).to_string();
     }
-    error_body(wrapped.unwrap_or(true), message, kind, code).to_string()
+    error_body(wrapped.unwrap_or(true), message, kind, None, code).to_string()
 }
 
 /// The engine's checks of a chat request that need no look at the partial.
@@ -62,14 +70,52 @@ pub(super) fn error_event(wire: Wire, wrapped: Option<bool>, code: u16) -> Strin
 /// # Errors
 /// The status and words that the engine answers with.
 pub(super) fn check(ask: &Ask, config: &Config, family: &Family) -> Result<(), Refusal> {
-    let model = ask.model();
-    if !config.models.is_empty() && !config.models.iter().any(|served| served == model) {
-        return Err(Refusal::with_status(404, "NotFoundError", format!("The model `{model}` does not exist.")));
-    }
+    check_model(ask.model(), config)?;
     match config.wire {
-        Wire::Vllm => check_vllm(ask, family),
+        Wire::Vllm => check_limit(ask.limit(), config).and_then(|()| check_vllm(ask, family)),
         Wire::Sglang => check_sglang(ask),
     }
+}
+
+/// Whether this model is served.
+pub(super) fn check_model(model: &str, config: &Config) -> Result<(), Refusal> {
+    if config.models.is_empty() || config.models.iter().any(|served| served == model) {
+        return Ok(());
+    }
+    Err(Refusal::with_status(404, "NotFoundError", format!("The model `{model}` does not exist.")))
+}
+
+/// Whether a token limit is one that the model can have.
+pub(super) fn check_limit(limit: Option<u64>, config: &Config) -> Result<(), Refusal> {
+    let (Some(limit), longest) = (limit, config.max_model_len) else { return Ok(()) };
+    if limit <= longest as u64 {
+        return Ok(());
+    }
+    let message = format!(
+        "max_tokens={limit} cannot be greater than max_model_len={longest}. Please request fewer output tokens. \
+         (parameter=max_tokens, value={limit})"
+    );
+    Err(Refusal { param: Some("max_tokens"), ..Refusal::bad(message) })
+}
+
+/// Whether ids are in the vocabulary and not too many; in vLLM's words. `param` is the field that held them, if vLLM names it.
+pub(super) fn check_ids(ids: &[u64], config: &Config, param: Option<&'static str>) -> Result<Vec<u32>, Refusal> {
+    if ids.len() >= config.max_model_len {
+        let message = format!(
+            "Input length ({}) exceeds model's maximum context length ({}).",
+            ids.len(),
+            config.max_model_len
+        );
+        return Err(Refusal::bad(message));
+    }
+    let read = |id: &u64| match u32::try_from(*id) {
+        Ok(small) if *id < VOCABULARY => Ok(small),
+        _ => {
+            let message = format!("Token id {id} is out of vocabulary");
+            Err(param.map_or_else(|| Refusal::bad(&message), |param| Refusal::field(param, &message)))
+        }
+    };
+    ids.iter().map(read).collect()
 }
 
 /// vLLM 0.32/0.33, `entrypoints/openai/chat_completion/protocol.py` and transformers 5 `chat_template_utils.py`; messages as measured.

@@ -5,17 +5,17 @@
 
 use std::fmt::Write as _;
 
-use super::answer::{Choice, Finish, Item, call_of};
+use super::answer::{Choice, Finish};
 use super::config::{Config, ReasoningField, Wire};
-use super::text::{Kind, Piece};
+use super::parser::{Call, Said};
 
 /// One event of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The first event of a choice, with the role.
     Role(usize),
-    /// Tokens `from..to` of a choice, with the finish reason if it is the last event.
-    Tokens { choice: usize, from: usize, to: usize, finish: bool },
+    /// A beat of a choice, with the finish reason if it is the last event.
+    Tokens { choice: usize, beat: usize, finish: bool },
     /// The finish reason by itself.
     Finish(usize),
     /// The usage chunk.
@@ -39,13 +39,17 @@ pub(super) struct Stream<'a> {
     pub(super) model: String,
     pub(super) role: String,
     pub(super) prompt_tokens: u64,
+    /// The prompt's ids, if they are to be shown.
+    pub(super) prompt_ids: Option<Vec<u32>>,
+    /// Whether ids are shown, and events that hold nothing else.
+    pub(super) returns_ids: bool,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
     pub(super) choices: Vec<Choice>,
 }
 
 impl Stream<'_> {
-    fn is_vllm(&self) -> bool {
+    pub(super) fn is_vllm(&self) -> bool {
         self.config.wire == Wire::Vllm
     }
 
@@ -75,31 +79,22 @@ impl Stream<'_> {
         steps
     }
 
-    /// One choice's tokens, grouped; a group holds tokens of one kind.
+    /// One choice's beats, of which some are no events.
     fn token_steps(&self, at: usize) -> Vec<Step> {
         let choice = &self.choices[at];
-        let kind = |item: &Item| match item {
-            Item::Text(piece) => Some(piece.kind),
-            _ => None,
+        let last = choice.beats.len();
+        let step = |(beat, of): (usize, &super::answer::Beat)| {
+            let finish = choice.finishes && beat + 1 == last;
+            let shows = finish || self.returns_ids || !of.said.is_empty();
+            shows.then_some(Step::Tokens { choice: at, beat, finish })
         };
-        let mut steps = Vec::new();
-        let mut from = 0;
-        for to in 1..=choice.items.len() {
-            let here = kind(&choice.items[from]);
-            let full = to - from >= self.config.tokens_per_event.max(1);
-            let ends = here.is_none() || choice.items.get(to).map(kind) != Some(here);
-            if full || ends {
-                steps.push(Step::Tokens { choice: at, from, to, finish: false });
-                from = to;
-            }
-        }
-        // `length` comes with the last token's text (vLLM 0.32, measured); `stop` only when text was held back (vllm#35705).
-        let with_text =
-            choice.finish == Finish::Length || choice.finish == Finish::Stop && self.config.finish_with_text;
-        if let (true, Some(Step::Tokens { finish, .. })) = (self.is_vllm() && with_text, steps.last_mut()) {
-            *finish = true;
-        }
-        steps
+        choice.beats.iter().enumerate().filter_map(step).collect()
+    }
+
+    /// Tokens of a choice that are written with a beat, and those of them that are reasoning.
+    fn counts(&self, at: usize, beat: Option<usize>) -> (usize, usize) {
+        let beat = beat.and_then(|beat| self.choices[at].beats.get(beat));
+        beat.map_or((0, 0), |beat| (beat.tokens, beat.thoughts))
     }
 
     /// Writes an event: `data: …` and a blank line.
@@ -117,25 +112,27 @@ impl Stream<'_> {
                         format!("\"role\":{role},\"content\":\"\",\"reasoning_content\":null,\"tool_calls\":null")
                     }
                 };
-                self.chunk(&mut data, choice, 0, &delta, None, true);
+                self.chunk(&mut data, choice, (0, 0), &delta, Ending::First, &[]);
             }
-            Step::Tokens { choice, from, to, finish } => {
-                let delta = self.delta(choice, from, to);
-                let reason = finish.then(|| self.choices[choice].finish.name());
-                self.chunk(&mut data, choice, to, &delta, reason, false);
+            Step::Tokens { choice, beat, finish } => {
+                let of = &self.choices[choice].beats[beat];
+                let delta = self.delta(choice, &of.said);
+                let ending = if finish { Ending::Finish(&self.choices[choice].finish) } else { Ending::None };
+                self.chunk(&mut data, choice, (of.tokens, of.thoughts), &delta, ending, &of.ids);
             }
             Step::Finish(at) => {
                 let choice = &self.choices[at];
-                self.chunk(&mut data, at, choice.items.len(), self.empty_delta(), Some(choice.finish.name()), false);
+                let ending = Ending::Finish(&choice.finish);
+                self.chunk(&mut data, at, choice.totals(), self.empty_delta(), ending, &[]);
             }
         }
         write_event(&data, out);
     }
 
-    /// A finish chunk with `abort`, after `tokens` tokens of the first choice.
-    pub(super) fn write_abort(&self, tokens: usize, out: &mut Vec<u8>) {
+    /// A finish chunk with `abort`, after this beat of the first choice.
+    pub(super) fn write_abort(&self, beat: Option<usize>, out: &mut Vec<u8>) {
         let mut data = String::new();
-        self.chunk(&mut data, 0, tokens, self.empty_delta(), Some("abort"), false);
+        self.chunk(&mut data, 0, self.counts(0, beat), self.empty_delta(), Ending::Abort, &[]);
         write_event(&data, out);
     }
 
@@ -148,35 +145,37 @@ impl Stream<'_> {
     }
 
     /// The members of a delta.
-    fn delta(&self, at: usize, from: usize, to: usize) -> String {
-        let items = &self.choices[at].items[from..to];
-        let mut text = String::new();
-        let mut kind = Kind::Content;
-        for item in items {
-            match item {
-                Item::Text(Piece { kind: of, text: piece }) => {
-                    kind = *of;
-                    text.push_str(piece);
-                }
-                Item::Call(name) => return self.call_delta(at, Some(name), ""),
-                Item::Arguments(piece) => return self.call_delta(at, None, piece),
-            }
+    fn delta(&self, at: usize, said: &Said) -> String {
+        if said.is_empty() {
+            return self.empty_delta().to_owned();
         }
-        let text = self.quoted(&text);
-        match (kind, self.is_vllm(), self.nulls()) {
-            (Kind::Reasoning, _, false) => match self.reasoning_field() {
-                ReasoningField::Reasoning => format!("\"reasoning\":{text}"),
-                ReasoningField::ReasoningContent => format!("\"reasoning_content\":{text}"),
-                ReasoningField::Both => format!("\"reasoning\":{text},\"reasoning_content\":{text}"),
-            },
-            (Kind::Reasoning, _, true) => {
+        if !said.calls.is_empty() {
+            return self.call_delta(at, said);
+        }
+        if self.is_vllm() && !said.reasoning.is_empty() && !said.content.is_empty() {
+            return format!("\"content\":{},{}", self.quoted(&said.content), self.reasoning(&said.reasoning));
+        }
+        let is_reasoning = !said.reasoning.is_empty();
+        let text = self.quoted(if is_reasoning { &said.reasoning } else { &said.content });
+        match (is_reasoning, self.is_vllm(), self.nulls()) {
+            (true, _, false) => self.reasoning(&said.reasoning),
+            (true, _, true) => {
                 format!("\"role\":null,\"content\":null,\"reasoning_content\":{text},\"tool_calls\":null")
             }
-            (Kind::Content, true, _) => format!("\"content\":{text}"),
-            (Kind::Content, false, false) => format!("\"reasoning_content\":null,\"content\":{text}"),
-            (Kind::Content, false, true) => {
+            (false, true, _) => format!("\"content\":{text}"),
+            (false, false, false) => format!("\"reasoning_content\":null,\"content\":{text}"),
+            (false, false, true) => {
                 format!("\"role\":null,\"content\":{text},\"reasoning_content\":null,\"tool_calls\":null")
             }
+        }
+    }
+
+    pub(super) fn reasoning(&self, text: &str) -> String {
+        let text = if text.is_empty() { "null".to_owned() } else { self.quoted(text) };
+        match self.reasoning_field() {
+            ReasoningField::Reasoning => format!("\"reasoning\":{text}"),
+            ReasoningField::ReasoningContent => format!("\"reasoning_content\":{text}"),
+            ReasoningField::Both => format!("\"reasoning\":{text},\"reasoning_content\":{text}"),
         }
     }
 
@@ -185,63 +184,102 @@ impl Stream<'_> {
         self.config.reasoning_field.unwrap_or(own)
     }
 
-    fn call_delta(&self, at: usize, name: Option<&str>, arguments: &str) -> String {
-        let arguments = self.quoted(arguments);
-        match (self.is_vllm(), name) {
-            (true, Some(name)) => format!(
-                "\"content\":null,\"tool_calls\":[{{\"id\":\"{}\",\"type\":\"function\",\"index\":0,\"function\":{{\"name\":{}}}}}]",
-                self.call_id(at),
-                self.quoted(name)
-            ),
-            (true, None) => {
-                format!("\"content\":null,\"tool_calls\":[{{\"index\":0,\"function\":{{\"arguments\":{arguments}}}}}]")
-            }
-            (false, name) => {
-                let id = name.map_or("null".to_owned(), |_| format!("\"{}\"", self.call_id(at)));
-                let name = name.map_or("null".to_owned(), |name| self.quoted(name));
-                format!(
-                    "\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":0,\"type\":\"function\",\
-                     \"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}]"
-                )
-            }
+    /// A delta with pieces of a tool call; on vLLM the pieces of one event come in one list, with what else it says before them.
+    fn call_delta(&self, at: usize, said: &Said) -> String {
+        if self.is_vllm() {
+            let piece = |call: &Call| match call {
+                Call::Name(name) => format!(
+                    "{{\"id\":\"{}\",\"type\":\"function\",\"index\":0,\"function\":{{\"name\":{}}}}}",
+                    self.call_id(at),
+                    self.quoted(name)
+                ),
+                Call::Arguments(text) => {
+                    format!("{{\"index\":0,\"function\":{{\"arguments\":{}}}}}", self.quoted(text))
+                }
+            };
+            let pieces: Vec<String> = said.calls.iter().map(piece).collect();
+            let content = if said.content.is_empty() { "null".to_owned() } else { self.quoted(&said.content) };
+            let reasoning = match said.reasoning.as_str() {
+                "" => String::new(),
+                text => format!("{},", self.reasoning(text)),
+            };
+            return format!("\"content\":{content},{reasoning}\"tool_calls\":[{}]", pieces.join(","));
         }
+        let piece = |call: &Call| {
+            let (id, name, arguments) = match call {
+                Call::Name(name) => (format!("\"{}\"", self.call_id(at)), self.quoted(name), self.quoted("")),
+                Call::Arguments(text) => ("null".to_owned(), "null".to_owned(), self.quoted(text)),
+            };
+            format!(
+                "{{\"id\":{id},\"index\":0,\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+            )
+        };
+        let pieces: Vec<String> = said.calls.iter().map(piece).collect();
+        format!("\"reasoning_content\":null,\"tool_calls\":[{}]", pieces.join(","))
     }
 
-    fn call_id(&self, at: usize) -> String {
+    pub(super) fn call_id(&self, at: usize) -> String {
         let own: String = self.id.chars().filter(char::is_ascii_hexdigit).rev().take(12).collect();
         if self.is_vllm() { format!("chatcmpl-tool-{own}{at}") } else { format!("call_{own}{at}") }
     }
 
-    /// A chunk with one choice. `tokens` is what the choice has written with this event.
-    fn chunk(&self, data: &mut String, at: usize, tokens: usize, delta: &str, reason: Option<&str>, first: bool) {
+    /// A chunk with one choice. `counts` is what the choice has written with this event.
+    fn chunk(
+        &self,
+        data: &mut String,
+        at: usize,
+        counts: (usize, usize),
+        delta: &str,
+        ending: Ending<'_>,
+        ids: &[u32],
+    ) {
         self.head(data, at);
+        let reason = ending.reason();
         let reason_json = reason.map_or("null".to_owned(), |reason| format!("\"{reason}\""));
         let _ = write!(
             data,
             ",\"choices\":[{{\"index\":{at},\"delta\":{{{delta}}},\"logprobs\":null,\"finish_reason\":{reason_json}"
         );
-        data.push_str(match (self.is_vllm(), first, reason) {
-            (true, true, _) => "}]",
-            (true, false, Some(_)) => ",\"stop_reason\":null,\"token_ids\":null}]",
-            (true, false, None) => ",\"token_ids\":null}]",
+        if self.is_vllm() {
+            let stop = match ending {
+                Ending::Finish(finish) => Some(self.stop_reason_of(finish)),
+                Ending::Abort => Some("null".to_owned()),
+                Ending::None | Ending::First => None,
+            };
+            if let Some(stop) = stop {
+                let _ = write!(data, ",\"stop_reason\":{stop}");
+            }
+            if ending != Ending::First {
+                let _ = write!(data, ",\"token_ids\":{}", id_list(self.returns_ids.then_some(ids)));
+            }
+            data.push_str("}]");
+        } else {
             // The id of the end token, as Qwen models have it.
-            (false, _, Some("stop")) => ",\"matched_stop\":151645}]",
-            (false, _, _) => ",\"matched_stop\":null}]",
-        });
+            let matched = if reason == Some("stop") { "151645" } else { "null" };
+            let _ = write!(data, ",\"matched_stop\":{matched}}}]");
+        }
         if self.continuous_usage {
             data.push_str(",\"usage\":");
-            let reasoning = self.choices[at].reasoning_tokens(tokens);
-            self.usage(data, tokens, reasoning);
+            self.usage(data, counts.0, counts.1);
         } else if self.nulls() {
             data.push_str(",\"usage\":null");
         }
-        if self.is_vllm() && first {
-            data.push_str(",\"prompt_token_ids\":null,\"prompt_text\":null");
+        if self.is_vllm() && ending == Ending::First {
+            let ids = id_list(self.prompt_ids.as_deref());
+            let _ = write!(data, ",\"prompt_token_ids\":{ids},\"prompt_text\":null");
         }
         if self.is_vllm() && reason.is_some() && !self.include_usage {
             self.fingerprint(data);
         }
         data.push('}');
+    }
+
+    /// The stop string that was found, as JSON.
+    pub(super) fn stop_reason_of(&self, finish: &Finish) -> String {
+        match finish {
+            Finish::At(stop) => self.quoted(stop),
+            _ => "null".to_owned(),
+        }
     }
 
     fn usage_chunk(&self, data: &mut String) {
@@ -255,10 +293,8 @@ impl Stream<'_> {
         data.push('}');
     }
 
-    fn totals(&self) -> (usize, usize) {
-        let tokens = self.choices.iter().map(|choice| choice.items.len()).sum();
-        let reasoning = self.choices.iter().map(|choice| choice.reasoning_tokens(usize::MAX)).sum();
-        (tokens, reasoning)
+    pub(super) fn totals(&self) -> (usize, usize) {
+        self.choices.iter().map(Choice::totals).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
     /// Up to the model, without a closing brace.
@@ -272,12 +308,12 @@ impl Stream<'_> {
         if self.is_vllm() || at == 0 { self.id.clone() } else { format!("{}-{at}", self.id) }
     }
 
-    fn fingerprint(&self, data: &mut String) {
+    pub(super) fn fingerprint(&self, data: &mut String) {
         let name = self.quoted(&format!("vllm-0.32.0-{}", self.config.name));
         let _ = write!(data, ",\"system_fingerprint\":{name}");
     }
 
-    fn usage(&self, data: &mut String, completion: usize, reasoning: usize) {
+    pub(super) fn usage(&self, data: &mut String, completion: usize, reasoning: usize) {
         let prompt = self.prompt_tokens;
         let total = prompt + completion as u64;
         let _ =
@@ -299,7 +335,7 @@ impl Stream<'_> {
     }
 
     /// A JSON string.
-    fn quoted(&self, text: &str) -> String {
+    pub(super) fn quoted(&self, text: &str) -> String {
         let json = serde_json::to_string(text).unwrap_or_default();
         if !self.config.ascii || json.is_ascii() {
             return json;
@@ -315,59 +351,35 @@ impl Stream<'_> {
         }
         ascii
     }
+}
 
-    /// The body of the answer to a request without `stream`.
-    pub(super) fn whole(&self) -> String {
-        let choices: Vec<String> = (0..self.choices.len()).map(|at| self.whole_choice(at)).collect();
-        let mut data = String::new();
-        let (id, created, model) = (self.quoted(&self.id), self.created, self.quoted(&self.model));
-        let _ = write!(
-            data,
-            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{}]",
-            choices.join(",")
-        );
-        if self.is_vllm() {
-            data.push_str(",\"service_tier\":null");
-            self.fingerprint(&mut data);
+/// What an event is besides its delta.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending<'a> {
+    None,
+    /// The first of its choice.
+    First,
+    /// The last of its choice.
+    Finish(&'a Finish),
+    /// The last, because the engine was told to stop.
+    Abort,
+}
+
+impl Ending<'_> {
+    fn reason(self) -> Option<&'static str> {
+        match self {
+            Ending::None | Ending::First => None,
+            Ending::Finish(finish) => Some(finish.name()),
+            Ending::Abort => Some("abort"),
         }
-        data.push_str(",\"usage\":");
-        let (tokens, reasoning) = self.totals();
-        self.usage(&mut data, tokens, reasoning);
-        data.push('}');
-        data
     }
+}
 
-    fn whole_choice(&self, at: usize) -> String {
-        let choice = &self.choices[at];
-        let text = |kind: Kind| -> String {
-            let of = |item: &Item| match item {
-                Item::Text(piece) if piece.kind == kind => Some(piece.text),
-                _ => None,
-            };
-            let text: String = choice.items.iter().filter_map(of).collect();
-            if text.is_empty() { "null".to_owned() } else { self.quoted(&text) }
-        };
-        let (content, reasoning, role) = (text(Kind::Content), text(Kind::Reasoning), self.quoted(&self.role));
-        let reasoning = match self.reasoning_field() {
-            ReasoningField::Reasoning => format!("\"reasoning\":{reasoning}"),
-            ReasoningField::ReasoningContent => format!("\"reasoning_content\":{reasoning}"),
-            ReasoningField::Both => format!("\"reasoning\":{reasoning},\"reasoning_content\":{reasoning}"),
-        };
-        let calls = call_of(choice).map_or("null".to_owned(), |(name, arguments)| {
-            format!(
-                "[{{\"id\":\"{}\",\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{}}}}}]",
-                self.call_id(at),
-                self.quoted(&name),
-                self.quoted(&arguments)
-            )
-        });
-        let end = if self.is_vllm() { "\"stop_reason\":null,\"token_ids\":null" } else { "\"matched_stop\":null" };
-        format!(
-            "{{\"index\":{at},\"message\":{{\"role\":{role},\"content\":{content},{reasoning},\"tool_calls\":{calls}}},\"logprobs\":null,\
-             \"finish_reason\":\"{}\",{end}}}",
-            choice.finish.name()
-        )
-    }
+/// A list of ids as JSON, or null.
+pub(super) fn id_list(ids: Option<&[u32]>) -> String {
+    let Some(ids) = ids else { return "null".to_owned() };
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    format!("[{}]", ids.join(","))
 }
 
 /// `data: …` and a blank line.

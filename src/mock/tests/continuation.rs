@@ -2,6 +2,8 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::{config, start};
+use crate::mock::family::Family;
+use crate::mock::tokens::decode;
 use crate::mock::{Answer, Config, Continuation, Template, Wire, uncut};
 
 /// How the partial is handed over.
@@ -74,7 +76,19 @@ const fn case(wire: Wire, family: &'static str, template: Template, form: Form, 
     Case { wire, family, template, form, thinking }
 }
 
-/// Continues at every token, and compares what comes with what was left.
+/// How many of an answer's ids write this beginning of it; `None`: it ends inside one.
+fn ids_of(whole: &Answer, text: &str) -> Option<u64> {
+    let mut length = 0;
+    let before = whole.ids.iter().take_while(|id| {
+        let begins = length < text.len();
+        length += decode(&[**id], false).len();
+        begins
+    });
+    let count = before.count();
+    (decode(&whole.ids[..count], false) == text.as_bytes()).then_some(count as u64)
+}
+
+/// Continues at every text, and compares what comes with what was left.
 fn check(case: &Case, seed: u64) {
     let Case { wire, family, template, form, thinking } = *case;
     let config =
@@ -106,8 +120,13 @@ fn check(case: &Case, seed: u64) {
         }
         assert_eq!([rest.reasoning_text(), rest.content_text()], expected, "{place}");
         let repeated = lost(template, if content.is_empty() { &reasoning } else { &content });
-        if repeated.is_empty() {
-            let left = (whole.completion_tokens - at as u64, whole.prompt_tokens + at as u64);
+        let written = match (wire, content.is_empty()) {
+            (Wire::Sglang, _) => Some(at as u64),
+            (Wire::Vllm, true) => ids_of(&whole, &reasoning),
+            (Wire::Vllm, false) => ids_of(&whole, &format!("{reasoning}{}{content}", Family::named(family).close)),
+        };
+        if let (true, Some(written)) = (repeated.is_empty(), written) {
+            let left = (whole.completion_tokens - written, whole.prompt_tokens + written);
             assert_eq!((rest.completion_tokens, rest.prompt_tokens), left, "{place}");
         }
         assert_eq!(rest.finish, "stop");
@@ -330,7 +349,7 @@ fn an_engine_can_ignore_the_flag() {
     let whole = answer(&config(), &first(0));
     let body = continued(first(0), message(THINK, &whole.reasoning_text(), &whole.content[..2].concat()));
     let empty = answer(&Config { continuation: Continuation::Empty, ..config() }, &body);
-    assert_eq!((empty.completion_tokens, empty.finish), (0, "stop"));
+    assert_eq!((empty.completion_tokens, empty.finish), (1, "stop"), "the end token");
     let afresh = answer(&Config { continuation: Continuation::Afresh, ..config() }, &body);
     assert_eq!((afresh.reasoning, afresh.content), (whole.reasoning, whole.content));
 }
@@ -338,9 +357,14 @@ fn an_engine_can_ignore_the_flag() {
 #[test]
 fn a_continuation_stops_where_the_whole_answer_would_when_its_limit_is_what_was_left() {
     let mut request = first(6);
-    request["max_tokens"] = json!(7);
+    let partial = {
+        let uncut = answer(&config(), &request);
+        format!("{}</think>{}", uncut.reasoning_text(), uncut.content[..2].concat())
+    };
+    let spent = ids_of(&answer(&config(), &request), &partial).expect("whole tokens");
+    request["max_tokens"] = json!(spent + 2);
     let whole = answer(&config(), &request);
-    assert_eq!((whole.completion_tokens, whole.finish), (7, "length"));
+    assert_eq!((whole.completion_tokens, whole.finish), (spent + 2, "length"));
     let mut body = continued(request, message(THINK, &whole.reasoning_text(), &whole.content[..2].concat()));
     body["max_tokens"] = json!(2);
     let rest = answer(&config(), &body);

@@ -4,6 +4,7 @@ mod client;
 mod continuation;
 mod faults;
 mod http;
+mod ids;
 mod running;
 mod strict;
 mod wire;
