@@ -1,4 +1,4 @@
-//! One event of a streamed chat completion.
+//! One event of a streamed chat completion or completion.
 
 mod wire;
 
@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::ids::IdList;
 use super::json::{self, Object};
+use super::request::Api;
 use super::usage::Usage;
 
 /// What the data of one event is.
@@ -25,7 +26,7 @@ pub enum Parsed<'a> {
     Done,
 }
 
-/// A `chat.completion.chunk`, as far as Baton reads it.
+/// A `chat.completion.chunk`, or a `text_completion` of a stream, as far as Baton reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk<'a> {
     /// The answer's id as the client sees it; empty when the engine sent none.
@@ -40,7 +41,8 @@ pub struct Chunk<'a> {
     pub choices: Vec<ChunkChoice<'a>>,
     /// Token counts so far (continuous usage) or of the whole answer (the usage chunk).
     pub usage: Option<Usage>,
-    /// The ids of the prompt, in the first chunk, when they were asked for (`return_token_ids`).
+    /// The ids of the prompt, in the first chunk, when they were asked for (`return_token_ids`). A completion has them in its choice
+    /// (vLLM 0.32): those of the first choice that has any.
     pub prompt_token_ids: Option<IdList<'a>>,
 }
 
@@ -58,7 +60,7 @@ pub struct ChunkChoice<'a> {
     pub index: u32,
     /// The role, in the first chunk of a choice.
     pub role: Option<Cow<'a, str>>,
-    /// Text of the answer. `Some("")` comes with the role.
+    /// Text of the answer. `Some("")` comes with the role. A completion's `text`.
     pub content: Option<Cow<'a, str>>,
     /// Text of the thinking, under whichever name it came.
     pub reasoning: Option<Cow<'a, str>>,
@@ -177,6 +179,31 @@ pub enum Shape {
     Vllm,
     /// `matched_stop` in the choice (SGLang 0.5.23).
     Sglang,
+    /// Of a completion, and no other field that gives the engine away.
+    Completion,
+    /// Of a completion, with vLLM's fields.
+    VllmCompletion,
+    /// Of a completion, with SGLang's field.
+    SglangCompletion,
+}
+
+impl Shape {
+    /// Whose chunks have this shape.
+    pub fn api(self) -> Api {
+        match self {
+            Self::OpenAi | Self::Vllm | Self::Sglang => Api::Chat,
+            Self::Completion | Self::VllmCompletion | Self::SglangCompletion => Api::Completions,
+        }
+    }
+
+    /// The same engine's shape of a completion.
+    fn of_completion(self) -> Self {
+        match self {
+            Self::OpenAi | Self::Completion => Self::Completion,
+            Self::Vllm | Self::VllmCompletion => Self::VllmCompletion,
+            Self::Sglang | Self::SglangCompletion => Self::SglangCompletion,
+        }
+    }
 }
 
 /// An error that the engine reported inside the stream.
@@ -193,7 +220,7 @@ pub struct EngineError {
 
 /// Data that is neither a chunk, an error nor `[DONE]`: the engine's fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("not a chat completion chunk: {what}")]
+#[error("not a chunk of a completion: {what}")]
 pub struct Malformed {
     /// What is wrong, with line and column within the event's data. It may quote the answer; [`Malformed::place`] does not.
     pub what: String,
@@ -354,6 +381,8 @@ fn own(text: Cow<'_, str>) -> Cow<'static, str> {
     Cow::Owned(text.into_owned())
 }
 
+#[cfg(test)]
+mod completions;
 #[cfg(test)]
 mod quirks;
 #[cfg(test)]

@@ -19,6 +19,11 @@ recorded! {
     MANY_SCRIPTS = "token_ids_many_scripts.sse",
     ABORT = "abort.sse",
     ENGINE_KILLED = "engine_killed.sse",
+    COMPLETION = "completion.sse",
+    COMPLETION_IDS = "completion_token_ids.sse",
+    COMPLETION_USAGE = "completion_continuous_usage.sse",
+    COMPLETION_STOP = "completion_stop.sse",
+    COMPLETION_ERROR = "completion_error.sse",
 }
 
 pub(crate) const SGLANG: &str = r#"
@@ -29,6 +34,15 @@ data: {"id":"a1","object":"chat.completion.chunk","created":7,"model":"m","choic
 data: {"id":"a1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"reasoning_content":null,"content":", \"friend\""},"logprobs":null,"finish_reason":null,"matched_stop":null}]}
 data: {"id":"a1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"reasoning_content":null},"logprobs":null,"finish_reason":"stop","matched_stop":151645}]}
 data: {"id":"a1","object":"chat.completion.chunk","created":7,"model":"m","choices":[],"usage":{"prompt_tokens":12,"total_tokens":21,"completion_tokens":9,"prompt_tokens_details":null,"reasoning_tokens":4}}
+data: [DONE]
+"#;
+
+/// SGLang's completions have no recording either (0.5.23, entrypoints/openai/serving_completions.py).
+pub(crate) const SGLANG_COMPLETION: &str = r#"
+data: {"id":"a1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,"text":" once","logprobs":null,"finish_reason":null,"matched_stop":null}]}
+data: {"id":"a1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,"text":" 你","logprobs":null,"finish_reason":null,"matched_stop":null}]}
+data: {"id":"a1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length","matched_stop":null}]}
+data: {"id":"a1","object":"text_completion","created":7,"model":"m","choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,"prompt_tokens_details":null,"reasoning_tokens":0}}
 data: [DONE]
 "#;
 

@@ -1,6 +1,8 @@
 //! The fast path: most events of a stream differ in one short string, so the bytes around it are learned once and compared
 //! from then on. One comparison both reads the event and compresses its record.
 
+mod completion;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -8,6 +10,7 @@ use serde_json::value::RawValue;
 use super::chunk::{Parsed, parse};
 use super::json;
 use super::partial::TextKind;
+use super::request::Api;
 use crate::proto::record::Frame;
 
 /// An event's data around the one or two pieces in which it differs from the next one: a text, and the ids of its tokens if the
@@ -49,7 +52,8 @@ impl LearnedFrame {
         }
     }
 
-    /// What stands in the frame, if `data` is this frame around one JSON string, and around ids where it has some.
+    /// What stands in the frame, if `data` is this frame around one JSON string, and around ids where it has some. Ids without text
+    /// do not fit: they are of text that the engine withholds, which makes the event another kind (vLLM's completions have such).
     ///
     /// Whether the string's escapes and its UTF-8 are valid shows when it is [pushed](super::Partial::push_text).
     pub fn read<'d>(&self, data: &'d [u8]) -> Option<Filling<'d>> {
@@ -59,7 +63,8 @@ impl LearnedFrame {
         };
         let (text, rest) = rest.split_at_checked(string_end(rest)?)?;
         let ids = rest.strip_prefix(&**between)?;
-        let plain = !ids.is_empty() && ids.iter().all(|byte| byte.is_ascii_digit() || *byte == b',');
+        let plain =
+            !text.is_empty() && !ids.is_empty() && ids.iter().all(|byte| byte.is_ascii_digit() || *byte == b',');
         let ids = std::str::from_utf8(ids).ok().filter(|_| plain)?;
         Some(Filling { text, ids: Some(ids) })
     }
@@ -83,18 +88,9 @@ pub fn learn(data: &[u8]) -> Option<LearnedFrame> {
     if !plain {
         return None;
     }
-    let strings: Strings<'_> = serde_json::from_slice(data).ok()?;
-    let [StringsOfChoice { index: 0, delta, token_ids }] = strings.choices.as_slice() else { return None };
-    if strings.error.is_some() {
-        return None;
-    }
-    let filled =
-        |value: Option<&'_ RawValue>| value.and_then(json::string_content).is_some_and(|text| !text.is_empty());
-    let (value, kind) = match (filled(delta.content), filled(delta.reasoning), filled(delta.reasoning_content)) {
-        (true, false, false) => (delta.content?, TextKind::Content),
-        (false, true, false) => (delta.reasoning?, TextKind::Reasoning),
-        (false, false, true) => (delta.reasoning_content?, TextKind::Reasoning),
-        _ => return None,
+    let Pieces { text: value, kind, token_ids } = match choice.shape.api() {
+        Api::Chat => pieces(data)?,
+        Api::Completions => completion::pieces(data)?,
     };
     let (open, close) = inside(data, value)?;
     let text = data.get(open..close)?;
@@ -108,6 +104,32 @@ pub fn learn(data: &[u8]) -> Option<LearnedFrame> {
     let frame = LearnedFrame { prefix: data.get(..open)?.into(), between, suffix: data.get(from..)?.into(), kind };
     // What is learned must read its own event.
     frame.read(data).filter(|filling| filling.text == text).is_some().then_some(frame)
+}
+
+/// What an event may have beside its frame.
+struct Pieces<'d> {
+    /// The text, with its quotes.
+    text: &'d RawValue,
+    kind: TextKind,
+    token_ids: Option<&'d RawValue>,
+}
+
+/// Of a chat's event.
+fn pieces(data: &[u8]) -> Option<Pieces<'_>> {
+    let strings: Strings<'_> = serde_json::from_slice(data).ok()?;
+    let [StringsOfChoice { index: 0, delta, token_ids }] = strings.choices.as_slice() else { return None };
+    if strings.error.is_some() {
+        return None;
+    }
+    let filled =
+        |value: Option<&'_ RawValue>| value.and_then(json::string_content).is_some_and(|text| !text.is_empty());
+    let (text, kind) = match (filled(delta.content), filled(delta.reasoning), filled(delta.reasoning_content)) {
+        (true, false, false) => (delta.content?, TextKind::Content),
+        (false, true, false) => (delta.reasoning?, TextKind::Reasoning),
+        (false, false, true) => (delta.reasoning_content?, TextKind::Reasoning),
+        _ => return None,
+    };
+    Some(Pieces { text, kind, token_ids: *token_ids })
 }
 
 /// Where the inside of a value begins and ends: what stands between its quotes or brackets. The value borrows from `data`, so its

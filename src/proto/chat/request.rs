@@ -1,4 +1,8 @@
-//! A chat completion request: every top-level field as the text the client sent.
+//! A request for a chat completion or a completion: every top-level field as the text the client sent.
+
+mod prompt;
+
+pub use prompt::Prompt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,17 +11,39 @@ use thiserror::Error;
 use super::json::{self, Object};
 use super::tokens::{Ratios, estimate};
 
-/// The body of `POST /v1/chat/completions`.
+/// Which of the two APIs with `choices` a request and its answer belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `/v1/chat/completions`: messages, and an answer in deltas.
+    #[default]
+    Chat,
+    /// `/v1/completions`: a prompt, and an answer in pieces of text. There are no roles, no thinking and no tool calls: the text is
+    /// what the model writes, control tokens aside.
+    Completions,
+}
+
+impl Api {
+    /// Where its requests are sent.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+        }
+    }
+}
+
+/// The body of `POST /v1/chat/completions`, or of `POST /v1/completions`.
 ///
 /// Top-level values keep their bytes and their order; a key that appears twice is read as its last value.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
+    api: Api,
     fields: Object<'static>,
     /// Decoded once; follows `fields`.
     model: Option<String>,
 }
 
-/// Why a body is not a chat completion request: the client's fault.
+/// Why a body is no request for a completion, by messages or by a prompt: the client's fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// Not JSON text at all.
@@ -39,6 +65,12 @@ pub enum RequestError {
     /// `messages` is not an array.
     #[error("`messages` is not an array")]
     MessagesNotAnArray,
+    /// There is neither a `prompt` nor `prompt_embeds`.
+    #[error("the body has no `prompt`")]
+    NoPrompt,
+    /// `prompt` is neither a string nor an array.
+    #[error("`prompt` is neither a string nor an array")]
+    PromptOfNoKind,
 }
 
 /// Why a request's answer can never be continued, known before it is forwarded.
@@ -48,7 +80,7 @@ pub enum Exclusion {
     StructuredOutput,
     /// `tool_choice` other than `auto` and `none`: the same.
     ForcedToolChoice,
-    /// `n`, or `best_of`, above 1.
+    /// `n`, or `best_of`, above 1, or several prompts.
     SeveralChoices,
     /// The client itself asks to continue the last message.
     ContinuesItself,
@@ -58,11 +90,15 @@ pub enum Exclusion {
     BeamSearch,
     /// Log probabilities of the second part would be those of a re-tokenized prompt.
     Logprobs,
+    /// The answer is to fit in before a text: the prompt that the model sees is not the one in the request.
+    Suffix,
+    /// The prompt is neither text nor token ids, so nothing can be added to it.
+    PromptEmbeds,
 }
 
 impl Exclusion {
     /// Every reason, in the order in which they are looked for.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::StructuredOutput,
         Self::ForcedToolChoice,
         Self::SeveralChoices,
@@ -70,6 +106,8 @@ impl Exclusion {
         Self::Echo,
         Self::BeamSearch,
         Self::Logprobs,
+        Self::Suffix,
+        Self::PromptEmbeds,
     ];
 
     /// For logs and metrics.
@@ -82,6 +120,8 @@ impl Exclusion {
             Self::Echo => "echo",
             Self::BeamSearch => "beam_search",
             Self::Logprobs => "logprobs",
+            Self::Suffix => "suffix",
+            Self::PromptEmbeds => "prompt_embeds",
         }
     }
 }
@@ -120,23 +160,51 @@ impl ClientUsage {
 }
 
 impl ChatRequest {
-    /// Reads a body.
+    /// Reads the body of a chat completion.
     ///
     /// # Errors
     /// When it is not a JSON object with an array of messages.
     pub fn parse(body: &[u8]) -> Result<Self, RequestError> {
+        let request = Self::read_fields(Api::Chat, body)?;
+        match request.get("messages") {
+            None => Err(RequestError::NoMessages),
+            Some(messages) if !messages.get().starts_with('[') => Err(RequestError::MessagesNotAnArray),
+            Some(_) => Ok(request),
+        }
+    }
+
+    /// Reads the body of a completion. What is in a list of prompts is not looked at.
+    ///
+    /// # Errors
+    /// When it is not a JSON object with a prompt.
+    pub fn parse_completion(body: &[u8]) -> Result<Self, RequestError> {
+        let request = Self::read_fields(Api::Completions, body)?;
+        match request.get("prompt").filter(|prompt| !json::is_null(prompt)) {
+            None if request.fields.has("prompt_embeds") => Ok(request),
+            None => Err(RequestError::NoPrompt),
+            Some(prompt) if !prompt.get().starts_with(['"', '[']) => Err(RequestError::PromptOfNoKind),
+            Some(_) => Ok(request),
+        }
+    }
+
+    fn read_fields(api: Api, body: &[u8]) -> Result<Self, RequestError> {
         let fields: Object<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
             serde_json::error::Category::Data => RequestError::NotAnObject,
             _ => RequestError::NotJson { what: error.to_string(), line: error.line(), column: error.column() },
         })?;
-        match fields.get("messages") {
-            None => return Err(RequestError::NoMessages),
-            Some(messages) if !messages.get().starts_with('[') => return Err(RequestError::MessagesNotAnArray),
-            Some(_) => {}
-        }
-        let mut request = Self { fields: fields.into_owned(), model: None };
+        let mut request = Self { api, fields: fields.into_owned(), model: None };
         request.model = request.read("model");
         Ok(request)
+    }
+
+    /// Which API it belongs to.
+    pub fn api(&self) -> Api {
+        self.api
+    }
+
+    /// What is to be completed; [`Prompt::Unread`] for a chat.
+    pub fn prompt(&self) -> Prompt<'_> {
+        self.get("prompt").filter(|_| self.api == Api::Completions).map_or(Prompt::Unread, Prompt::of)
     }
 
     /// The model asked for.
@@ -169,9 +237,11 @@ impl ChatRequest {
         self.number("max_completion_tokens")
     }
 
-    /// How many choices were asked for: `n`, or 1.
+    /// How many choices were asked for: `n`, or 1, for each prompt.
     pub fn choices(&self) -> usize {
-        self.number("n").map_or(1, |n| usize::try_from(n).unwrap_or(usize::MAX)).max(1)
+        let each = self.number("n").map_or(1, |n| usize::try_from(n).unwrap_or(usize::MAX)).max(1);
+        let prompts = self.get("prompt").filter(|_| self.api == Api::Completions).map_or(1, prompt::count);
+        each.saturating_mul(prompts.max(1))
     }
 
     /// The raw value of a top-level field.
@@ -211,7 +281,9 @@ impl ChatRequest {
             (self.is_on("continue_final_message"), Exclusion::ContinuesItself),
             (self.is_on("echo"), Exclusion::Echo),
             (self.is_on("use_beam_search"), Exclusion::BeamSearch),
-            (self.is_on("logprobs") || self.fields.has("prompt_logprobs"), Exclusion::Logprobs),
+            (self.wants_logprobs(), Exclusion::Logprobs),
+            (self.api == Api::Completions && self.fields.has("suffix"), Exclusion::Suffix),
+            (self.api == Api::Completions && self.has_embeds(), Exclusion::PromptEmbeds),
         ];
         rules.into_iter().find_map(|(applies, exclusion)| applies.then_some(exclusion))
     }
@@ -232,8 +304,14 @@ impl ChatRequest {
         self.messages().iter().any(|message| parts(message).iter().any(is_media))
     }
 
-    /// The prompt's tokens, about: the texts of the messages, their tool calls and the tools.
+    /// The prompt's tokens: exactly where it is a list of ids, else about, from the texts of the messages, their tool calls and the
+    /// tools, or from the prompt's text.
     pub fn prompt_estimate(&self, ratios: &Ratios) -> u64 {
+        match self.prompt() {
+            Prompt::Text(text) => return estimate(&text, ratios),
+            Prompt::Ids(ids) => return ids.count(),
+            Prompt::Several(_) | Prompt::Unread => {}
+        }
         let messages: u64 = self.messages().iter().map(|message| estimate_message(message, ratios)).sum();
         let tools = self.get("tools").filter(|tools| !json::is_null(tools)).map_or("", RawValue::get);
         messages + estimate(tools, ratios)
@@ -256,6 +334,20 @@ impl ChatRequest {
     /// Whether an engine may take the field for `true`: anything that is there and is not one of the ways to say `false`.
     pub fn is_on(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !json::is_null(value) && boolean(value) != Some(false))
+    }
+
+    /// A chat has a switch and a number beside it. A completion has a number only, and any number asks for them: 0, which `false` is
+    /// read as, for those of the tokens themselves (vLLM 0.32).
+    fn wants_logprobs(&self) -> bool {
+        let wanted = match self.api {
+            Api::Chat => self.is_on("logprobs"),
+            Api::Completions => self.fields.has("logprobs"),
+        };
+        wanted || self.fields.has("prompt_logprobs")
+    }
+
+    fn has_embeds(&self) -> bool {
+        self.get("prompt_embeds").is_some_and(|embeds| !json::says_nothing(embeds))
     }
 
     fn number(&self, key: &str) -> Option<u64> {

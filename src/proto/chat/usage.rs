@@ -65,15 +65,19 @@ impl Usage {
             Shape::OpenAi | Shape::Vllm => {
                 r#"{"prompt_tokens":0,"total_tokens":0,"completion_tokens":0,"completion_tokens_details":{"reasoning_tokens":0}}"#
             }
-            Shape::Sglang => {
+            Shape::Sglang | Shape::SglangCompletion => {
                 r#"{"prompt_tokens":0,"total_tokens":0,"completion_tokens":0,"prompt_tokens_details":null,"reasoning_tokens":0}"#
             }
+            Shape::Completion | Shape::VllmCompletion => {
+                r#"{"prompt_tokens":0,"total_tokens":0,"completion_tokens":0}"#
+            }
         };
+        let counts_thinking = !matches!(shape, Shape::Completion | Shape::VllmCompletion);
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens.saturating_add(completion_tokens),
-            reasoning_tokens: Some(reasoning_tokens),
+            reasoning_tokens: counts_thinking.then_some(reasoning_tokens),
             cached_tokens: None,
             fields: Object::parse(fields).map(Object::into_owned).unwrap_or_default(),
         }

@@ -268,7 +268,7 @@ impl Relay {
             OriginalPrompt::Known(tokens) => tokens,
             OriginalPrompt::LegMinus(_) => request.prompt_estimate(ratios),
         };
-        let data = splice::usage_chunk(head, &self.partial.usage_so_far(prompt, ratios));
+        let data = splice::usage_chunk(head, self.partial.shape(), &self.partial.usage_so_far(prompt, ratios));
         sink.append(Record::Whole { event: None, data: &data });
     }
 

@@ -3,9 +3,9 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Budget, Refused, Words, engine};
+use super::{Budget, Refused, Words, completions, engine};
 use crate::proto::chat::json::{Object, is_null, raw_text, whole_number};
-use crate::proto::chat::{ChatRequest, Partial, Ratios, TokenIds};
+use crate::proto::chat::{Api, ChatRequest, Partial, Ratios, TokenIds};
 
 /// Limits of the whole answer; each is lessened by all tokens generated, and none is added. Of two that are sent the first one is
 /// in effect (vLLM 0.33, chat_completion/protocol.py; SGLang 0.5.23, `max_completion_tokens or max_tokens`).
@@ -16,7 +16,7 @@ pub(super) const RETURN_IDS: &str = "return_token_ids";
 
 /// What is left of the request's token limits. Fields that the client did not send are not in it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Left(Vec<(&'static str, u64)>);
+pub(super) struct Left(pub(super) Vec<(&'static str, u64)>);
 
 impl Left {
     /// Both limits, if both were sent: the one in effect says whether anything is left, the other one stays at least 1. Also
@@ -24,6 +24,9 @@ impl Left {
     /// to 0.
     pub(super) fn of(request: &ChatRequest, partial: &Partial, ratios: &Ratios) -> Result<Self, Refused> {
         let generated = partial.completion_tokens(ratios);
+        if request.api() == Api::Completions {
+            return completions::left(request, generated);
+        }
         let sent = |key: &'static str| Some((key, request.get(key).and_then(whole_number)?));
         let mut left = Vec::new();
         // SGLang takes 0 for no limit.
@@ -85,7 +88,7 @@ pub(super) fn by_ids(request: &ChatRequest, prompt: &TokenIds, left: &Left) -> V
 }
 
 /// What every continuation sends.
-fn ask_for_rest(request: &mut ChatRequest, left: &Left) {
+pub(super) fn ask_for_rest(request: &mut ChatRequest, left: &Left) {
     request.set("stream", &true);
     if let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
         request.set("stream_options", &options);

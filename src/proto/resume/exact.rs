@@ -19,12 +19,14 @@ pub use self::search::{Cut, Search, Step};
 use super::body::{self, Left};
 use super::family::Spec;
 use super::version::Version;
-use super::{CHAT_COMPLETIONS, Plan, Question, Refused, Settings, Work, engine, shows_ids};
-use crate::proto::chat::{ChatRequest, Onward, Partial, Ratios, TokenIds};
+use super::{Plan, Question, Refused, Settings, Work, completions, engine, shows_ids};
+use crate::proto::chat::{Api, ChatRequest, Onward, Partial, Ratios, TokenIds};
 use crate::proto::splice::Seam;
 
 /// The first release whose chats take a prompt's ids (vllm#48145).
 const FIRST: Version = Version::new(0, 28, 0);
+/// The first release whose completions list ids. They take them as their prompt since long before.
+const FIRST_OF_COMPLETIONS: Version = Version::new(0, 10, 2);
 
 /// Begins the search for the place to go on from.
 ///
@@ -40,7 +42,12 @@ pub(super) fn search(
     if !engine.takes_ids {
         return Err(Refused::NotHere);
     }
-    if settings.abilities.version.is_some_and(|version| version < FIRST) {
+    // A completion's text has everything that its tokens are: no parser has taken marks out of it.
+    let (first, marks) = match request.api() {
+        Api::Chat => (FIRST, family.marks),
+        Api::Completions => (FIRST_OF_COMPLETIONS, None),
+    };
+    if settings.abilities.version.is_some_and(|version| version < first) {
         return Err(Refused::TooOld);
     }
     if partial.has_tool_call() {
@@ -64,7 +71,7 @@ pub(super) fn search(
         return Err(Refused::PromptTooLong);
     }
     let choice = partial.first().ok_or(Refused::NothingToContinue)?;
-    Ok(Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), family.marks))
+    Ok(Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), marks))
 }
 
 /// The request that goes on behind `cut`, and what its answer has to be.
@@ -82,10 +89,13 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
     let ids = kept.ids().ok_or(Refused::NoIds)?;
     let mut prompt = ids.prompt.clone();
     prompt.extend(ids.answer);
-    let body = body::by_ids(request, &prompt, &left);
+    let body = match request.api() {
+        Api::Chat => body::by_ids(request, &prompt, &left),
+        Api::Completions => completions::by_ids(request, &prompt, &left),
+    };
     let Cut { ids, repeats } = cut;
     Ok(Plan {
-        work: Work::Request { path: CHAT_COMPLETIONS, body },
+        work: Work::Request { path: request.api().path(), body },
         seam: Seam { repeats, ..Seam::default() },
         onward: Onward::Ids(ids),
         echo: Some(prompt),

@@ -22,6 +22,7 @@
 //! continuation that they get wrong with 200 and a wrong text.
 
 mod body;
+mod completions;
 mod engine;
 mod exact;
 mod family;
@@ -40,11 +41,8 @@ use thiserror::Error;
 use self::body::Left;
 use self::family::{Form, Forms, Marks, OneString, Opening, Spec, SwitchOff, Thinking};
 use super::chat::json::is_null;
-use super::chat::{ChatRequest, Exclusion, Onward, Partial, Ratios, TokenIds};
+use super::chat::{Api, ChatRequest, Exclusion, Onward, Partial, Ratios, TokenIds};
 use super::splice::Seam;
-
-/// Where chats are posted.
-pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
 /// What a plan needs beside the request and the partial.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +173,9 @@ pub enum Refused {
     /// The engine's parser for this family would write the opening mark a second time, into the answer.
     #[error("the engine's parser would repeat the thinking mark inside the answer")]
     MarkRepeats,
+    /// A completion's prompt is token ids, or text that the engine shortens, so no text can be put behind it.
+    #[error("the prompt is no text that could be continued")]
+    PromptNotText,
     /// Nobody knows in which form to hand this family's text back to this kind of engine.
     #[error("no form is known for this family on this engine")]
     NoForm,
@@ -218,6 +219,7 @@ impl Refused {
             Self::UnexpectedThinking => "unexpected_thinking",
             Self::FlagIgnored => "flag_ignored",
             Self::MarkRepeats => "mark_repeats",
+            Self::PromptNotText => "prompt_not_text",
             Self::NoForm => "no_form",
             Self::NotHere => "not_here",
             Self::TooOld => "too_old",
@@ -315,7 +317,8 @@ pub fn from_ids(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &Rat
 ///
 /// The request differs from the client's only in: the last message, the two flags, `stream`,
 /// `stream_options.include_usage`, the token limits that the client sent (less what was generated), the thinking switch
-/// where the family asks for it, and a fresh request id where the engine wants one. All else keeps its bytes.
+/// where the family asks for it, and a fresh request id where the engine wants one. All else keeps its bytes. A completion's has another
+/// prompt instead of a message and its flags, whatever the family.
 ///
 /// # Errors
 /// Why the partial is not to be continued, or not by this engine.
@@ -329,6 +332,9 @@ pub fn plan(
     if let Some(exclusion) = request.exclusion() {
         return Err(Refused::Excluded(exclusion));
     }
+    if request.api() == Api::Completions {
+        return completions::text_plan(request, partial, engine.spec(), budget);
+    }
     let spec = family.spec();
     let found = Found::of(partial, spec, request)?;
     let left = Left::of(request, partial, budget.ratios)?;
@@ -337,7 +343,7 @@ pub fn plan(
     let words = compose(&found, spec, engine.spec(), budget.force)?;
     let body = body::by_message(request, &words, &left, engine.spec(), budget);
     Ok(Plan {
-        work: Work::Request { path: CHAT_COMPLETIONS, body },
+        work: Work::Request { path: request.api().path(), body },
         seam: words.seam,
         onward: Onward::Text,
         echo: None,
@@ -382,7 +388,7 @@ pub fn again(request: &ChatRequest, engine: &Engine, budget: &Budget<'_>, blank:
         request.set(body::RETURN_IDS, &true);
     }
     Plan {
-        work: Work::Request { path: CHAT_COMPLETIONS, body: request.to_bytes() },
+        work: Work::Request { path: request.api().path(), body: request.to_bytes() },
         seam: Seam { trimmed: blank.to_owned(), ..Seam::default() },
         onward: Onward::Again,
         echo: None,

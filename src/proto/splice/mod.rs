@@ -12,6 +12,8 @@
 //! | white space at the start, where the template trimmed it from the partial's end | dropped as far as it repeats |
 //! | `usage` | that of the whole answer, or gone if the client did not ask for it |
 //!
+//! A completion's choice has its text where a chat's has a delta; nothing is taken from it but what repeats, and the ids of the prompt.
+//!
 //! Everything else, unknown fields and their order included, stays as it is. What is odd but can be understood (see
 //! [`parse`](super::chat::parse)) is rewritten where it says something and kept as it came where it says nothing; of a key that is
 //! there twice and is rewritten only the last is left. A leg that cannot be rewritten is the engine's fault; what was delivered
@@ -28,7 +30,7 @@ use thiserror::Error;
 
 use super::chat::json::{self, Object};
 use super::chat::{
-    Chunk, ChunkChoice, ClientUsage, Head, Malformed, Parsed, ReasoningField, Recovered, Usage, merge, parse,
+    Api, Chunk, ChunkChoice, ClientUsage, Head, Malformed, Parsed, ReasoningField, Recovered, Usage, merge, parse,
 };
 
 /// What a plan knows about the place where two legs meet.
@@ -93,10 +95,22 @@ pub struct Splice {
 }
 
 const CONTENT: &str = "content";
+const TEXT: &str = "text";
 const REASONING: &str = "reasoning";
 const REASONING_CONTENT: &str = "reasoning_content";
+const PROMPT_IDS: &str = "prompt_token_ids";
 const USAGE: &str = "usage";
 const FINGERPRINT: &str = "system_fingerprint";
+
+/// The names of the texts of a choice: two names for one text stand together.
+#[derive(Clone, Copy)]
+struct Names {
+    thinking: &'static [&'static str],
+    answer: &'static [&'static str],
+}
+
+const OF_DELTA: Names = Names { thinking: &[REASONING, REASONING_CONTENT], answer: &[CONTENT] };
+const OF_COMPLETION: Names = Names { thinking: &[], answer: &[TEXT] };
 
 impl Splice {
     /// For the leg that follows a partial with this head and this name for thinking. `recovered` is everything that was
@@ -213,8 +227,16 @@ impl Splice {
         Ok(emptied)
     }
 
-    /// Rewrites a choice's delta and says whether that took out the only thing it had.
+    /// Rewrites a choice's delta or text and says whether that took out the only thing it had.
     fn rewrite_choice(&mut self, view: &ChunkChoice<'_>, choice: &mut Object<'_>) -> Result<bool, NotSpliced> {
+        if view.shape.api() == Api::Completions {
+            // It is longer than the client's own prompt, which the client has seen if it wanted to.
+            if choice.has(PROMPT_IDS) {
+                choice.set(PROMPT_IDS, json::raw(&()));
+            }
+            let taken = self.take_out_repetition(view, OF_COMPLETION, choice)?;
+            return Ok(taken && !self.carries(view, OF_COMPLETION, choice));
+        }
         // What is no object brings no text.
         let raw = choice.get("delta").map(ToOwned::to_owned);
         let Some(mut delta) = raw.as_ref().and_then(|raw| Object::parse(raw.get()).ok()) else {
@@ -228,70 +250,81 @@ impl Splice {
         } else if let Some(field) = self.reasoning_field {
             rename_reasoning(&mut delta, field);
         }
+        let taken = self.take_out_repetition(view, OF_DELTA, &mut delta)?;
+        let carries = first_role || self.carries(view, OF_DELTA, &delta);
+        choice.set("delta", delta.to_raw());
+        Ok((role || taken) && !carries)
+    }
+
+    /// Takes from the texts' start what the client has, and says whether there was anything.
+    fn take_out_repetition(
+        &mut self,
+        view: &ChunkChoice<'_>,
+        names: Names,
+        texts: &mut Object<'_>,
+    ) -> Result<bool, NotSpliced> {
         self.thought |= view.reasoning.as_ref().is_some_and(|text| !text.is_empty());
         self.answered |= view.content.as_ref().is_some_and(|text| !text.is_empty()) || !view.tool_calls.is_empty();
-        let ends = view.finish_reason.is_some() || !view.tool_calls.is_empty();
-        let dropped = self.drop_repeats(&mut delta, ends)?;
-        let trimmed = self.trim_repeated(&mut delta) || dropped;
+        let ends = ends(view);
+        let dropped = self.drop_repeats(names, texts, ends)?;
+        let trimmed = self.trim_repeated(names, texts);
         if ends {
             self.repeated.clear();
         }
-        let has_ids = view.token_ids.is_some() && !self.hides_ids;
-        let carries = ends || first_role || has_ids || view.has_logprobs || view.opaque || has_text(&delta);
-        choice.set("delta", delta.to_raw());
-        Ok((role || trimmed) && !carries)
+        Ok(dropped || trimmed)
     }
 
-    /// Drops from the delta's start what the leg had to repeat, and says whether anything was dropped. `ends`: nothing can follow.
-    fn drop_repeats(&mut self, delta: &mut Object<'_>, ends: bool) -> Result<bool, NotSpliced> {
+    /// Whether a choice with these texts left has something for the client.
+    fn carries(&self, view: &ChunkChoice<'_>, names: Names, texts: &Object<'_>) -> bool {
+        let has_ids = view.token_ids.is_some() && !self.hides_ids;
+        ends(view) || has_ids || view.has_logprobs || view.opaque || names.any_filled(texts)
+    }
+
+    /// Drops from the texts' start what the leg had to repeat, and says whether anything was dropped. `ends`: nothing can follow.
+    fn drop_repeats(&mut self, names: Names, texts: &mut Object<'_>, ends: bool) -> Result<bool, NotSpliced> {
         let mut dropped = false;
-        let filled = |delta: &Object<'_>, name: &&str| {
-            delta.get(name).and_then(json::string_content).is_some_and(|text| !text.is_empty())
-        };
-        for (names, left) in [
-            (&[REASONING, REASONING_CONTENT][..], &mut self.repeats.reasoning),
-            (&[CONTENT], &mut self.repeats.content),
-        ] {
+        for (thinking, names_of_one, left) in
+            [(true, names.thinking, &mut self.repeats.reasoning), (false, names.answer, &mut self.repeats.content)]
+        {
             let mut after = None;
-            for name in names.iter().filter(|_| !left.is_empty()) {
-                let Some(text) = delta.text(name).filter(|text| !text.is_empty()) else { continue };
+            for name in names_of_one.iter().filter(|_| !left.is_empty()) {
+                let Some(text) = texts.text(name).filter(|text| !text.is_empty()) else { continue };
                 let equal = common_start(&text, left);
                 if equal < text.len().min(left.len()) {
                     return Err(NotSpliced::Diverged);
                 }
-                delta.set(name, json::raw(&text[equal..]));
+                texts.set(name, json::raw(&text[equal..]));
                 after = Some(left[equal..].to_owned());
                 dropped = true;
             }
             *left = after.unwrap_or_else(|| std::mem::take(left));
             // What comes after this text may not come before all of it has.
-            let early = ends || names[0] == REASONING && filled(delta, &CONTENT);
+            let early = ends || thinking && filled(texts, names.answer);
             if early && !left.is_empty() {
                 return Err(NotSpliced::Diverged);
             }
         }
-        let thinks_on = [REASONING, REASONING_CONTENT].iter().any(|name| filled(delta, name));
-        if thinks_on && !self.repeats.content.is_empty() {
+        if filled(texts, names.thinking) && !self.repeats.content.is_empty() {
             return Err(NotSpliced::Diverged);
         }
         Ok(dropped)
     }
 
-    /// Drops from the delta's start what repeats the white space before the seam, and says whether anything was dropped.
-    fn trim_repeated(&mut self, delta: &mut Object<'_>) -> bool {
+    /// Drops from the texts' start what repeats the white space before the seam, and says whether anything was dropped.
+    fn trim_repeated(&mut self, names: Names, texts: &mut Object<'_>) -> bool {
         let mut trimmed = false;
         // Two names for one text lose the same; thinking comes before the answer.
-        for names in [&[REASONING, REASONING_CONTENT][..], &[CONTENT]] {
+        for names in [names.thinking, names.answer] {
             if self.repeated.is_empty() {
                 break;
             }
             let mut left = None;
             for name in names {
-                let Some(text) = delta.text(name).filter(|text| !text.is_empty()) else { continue };
+                let Some(text) = texts.text(name).filter(|text| !text.is_empty()) else { continue };
                 let equal = common_start(&text, &self.repeated);
                 left = Some(if equal == text.len() { self.repeated[equal..].to_owned() } else { String::new() });
                 if equal > 0 {
-                    delta.set(name, json::raw(&text[equal..]));
+                    texts.set(name, json::raw(&text[equal..]));
                     trimmed = true;
                 }
             }
@@ -345,9 +378,21 @@ fn common_start(text: &str, other: &str) -> usize {
     equal.map(|(character, _)| character.len_utf8()).sum()
 }
 
-fn has_text(delta: &Object<'_>) -> bool {
-    let filled = |name: &&str| delta.get(name).and_then(json::string_content).is_some_and(|text| !text.is_empty());
-    [CONTENT, REASONING, REASONING_CONTENT].iter().any(filled)
+impl Names {
+    fn any_filled(self, texts: &Object<'_>) -> bool {
+        filled(texts, self.thinking) || filled(texts, self.answer)
+    }
+}
+
+/// Whether a text that is not empty stands under one of the names.
+fn filled(texts: &Object<'_>, names: &[&str]) -> bool {
+    let filled = |name: &&str| texts.get(name).and_then(json::string_content).is_some_and(|text| !text.is_empty());
+    names.iter().any(filled)
+}
+
+/// Whether nothing can follow in this choice that goes on from where it was.
+fn ends(view: &ChunkChoice<'_>) -> bool {
+    view.finish_reason.is_some() || !view.tool_calls.is_empty()
 }
 
 /// The names under which the delta has thinking, the one with text first.

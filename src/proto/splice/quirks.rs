@@ -162,7 +162,7 @@ fn numbers_that_are_not_json_become_null() {
     )]);
 }
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
     "choices",
     "choices",
     "choices",
@@ -170,6 +170,8 @@ const KEYS: [&str; 20] = [
     "delta",
     "delta",
     "content",
+    "text",
+    "text",
     "reasoning",
     "reasoning_content",
     "role",
@@ -200,6 +202,7 @@ fn json_text() -> impl Strategy<Value = String> {
         "\"\\n\"",
         "\"stop\"",
         "\"error\"",
+        "\"text_completion\"",
         "[]",
         "{}",
     ]);

@@ -4,10 +4,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::proto::chat::json::{self, Object};
-use crate::proto::chat::{FinishReason, Head, Shape, Usage};
+use crate::proto::chat::{Api, FinishReason, Head, Shape, Usage};
 
-/// A chunk that ends choice 0, with the fields that the stream's engine has in such a chunk (vLLM 0.32; SGLang 0.5.23,
-/// serving_chat.py). The event's data.
+/// A chunk that ends choice 0, with the fields that the stream's engine has in such a chunk (vLLM 0.32, chat_completion/serving.py and
+/// completion/serving.py; SGLang 0.5.23, serving_chat.py and serving_completions.py). The event's data.
 pub fn finish_chunk(head: &Head, shape: Shape, reason: &FinishReason) -> Vec<u8> {
     let reason = reason.name();
     let choice = match shape {
@@ -19,20 +19,32 @@ pub fn finish_chunk(head: &Head, shape: Shape, reason: &FinishReason) -> Vec<u8>
             "index": 0, "delta": {"reasoning_content": null}, "logprobs": null, "finish_reason": reason,
             "matched_stop": null
         }),
+        Shape::Completion => json!({"index": 0, "text": "", "logprobs": null, "finish_reason": reason}),
+        Shape::VllmCompletion => json!({
+            "index": 0, "text": "", "logprobs": null, "finish_reason": reason, "stop_reason": null,
+            "prompt_token_ids": null, "token_ids": null
+        }),
+        Shape::SglangCompletion => json!({
+            "index": 0, "text": "", "logprobs": null, "finish_reason": reason, "matched_stop": null
+        }),
     };
-    chunk(head, &json!([choice]), None)
+    chunk(head, shape.api(), &json!([choice]), None)
 }
 
-/// The chunk with the answer's usage and without a choice, which stands between the finish chunk and `[DONE]`. The event's
-/// data.
-pub fn usage_chunk(head: &Head, usage: &Usage) -> Vec<u8> {
-    chunk(head, &json!([]), Some(usage.to_json()))
+/// The chunk with the answer's usage and without a choice, which stands between the finish chunk and `[DONE]`, in a stream of chunks
+/// of this shape. The event's data.
+pub fn usage_chunk(head: &Head, shape: Shape, usage: &Usage) -> Vec<u8> {
+    chunk(head, shape.api(), &json!([]), Some(usage.to_json()))
 }
 
-fn chunk(head: &Head, choices: &Value, usage: Option<Box<RawValue>>) -> Vec<u8> {
+fn chunk(head: &Head, api: Api, choices: &Value, usage: Option<Box<RawValue>>) -> Vec<u8> {
+    let object = match api {
+        Api::Chat => "chat.completion.chunk",
+        Api::Completions => "text_completion",
+    };
     let mut event = Object::default();
     event.set("id", json::raw(&head.id));
-    event.set("object", json::raw("chat.completion.chunk"));
+    event.set("object", json::raw(object));
     if let Some(created) = head.created {
         event.set("created", json::raw(&created));
     }

@@ -1,5 +1,8 @@
+use serde_json::json;
+
 use super::super::chat::fixtures::{
-    CONTENT, CONTINUOUS_USAGE, INCLUDE_USAGE, MANY_SCRIPTS, SGLANG, TOKEN_IDS, events, folded,
+    COMPLETION, COMPLETION_IDS, COMPLETION_STOP, COMPLETION_USAGE, CONTENT, CONTINUOUS_USAGE, INCLUDE_USAGE,
+    MANY_SCRIPTS, SGLANG, SGLANG_COMPLETION, TOKEN_IDS, events, folded,
 };
 use super::super::chat::{ChatRequest, FinishReason, Onward, OriginalPrompt, Partial, Ratios, Shape, learn};
 use super::*;
@@ -81,6 +84,63 @@ fn a_continued_stream_is_byte_for_byte_the_uncut_one_at_every_cut() {
             joined.extend(leg_2(&whole, cut).iter().filter_map(|data| rewritten(&mut splice, data)));
             assert_eq!(joined, whole, "{name} cut after {cut} events");
         }
+    }
+}
+
+#[test]
+fn a_continued_completion_is_byte_for_byte_the_uncut_one_at_every_cut() {
+    for (name, sse, client) in [
+        ("plain", COMPLETION, NO_USAGE),
+        ("ids", COMPLETION_IDS, AT_END),
+        ("stop", COMPLETION_STOP, AT_END),
+        ("continuous", COMPLETION_USAGE, CONTINUOUS),
+        ("sglang", SGLANG_COMPLETION, AT_END),
+    ] {
+        let whole: Vec<_> = events(sse).filter(|data| *data != "[DONE]").collect();
+        let prompt = folded(whole.iter().copied()).usage.map_or(0, |usage| usage.prompt_tokens);
+        for cut in 1..whole.len() {
+            let before = folded(whole[..cut].iter().copied());
+            let recovered = Recovered { prompt: OriginalPrompt::Known(prompt), ..NOTHING };
+            let mut splice =
+                Splice::new(before.head.clone().unwrap(), None, seam(""), client, recovered).awaiting_role();
+            // There is no event for a role that would come first.
+            let rest = leg_2(&whole, cut).split_off(1);
+            let seen = rest.iter().filter_map(|data| rewritten(&mut splice, data));
+            let joined: Vec<_> = whole[..cut].iter().map(|&data| data.to_owned()).chain(seen).collect();
+            assert_eq!(joined, whole, "{name} cut after {cut} events");
+        }
+    }
+}
+
+#[test]
+fn a_completions_text_does_not_repeat_white_space_that_was_delivered() {
+    let choice = |text: &str, rest: &str| format!(r#"{{"index":0,"text":{text}{rest}}}"#);
+    let event = |id: &str, choice: &str| {
+        let created = if id == "one" { 1 } else { 2 };
+        format!(r#"{{"id":"{id}","object":"text_completion","created":{created},"model":"m","choices":[{choice}]}}"#)
+    };
+    let end = r#","finish_reason":"stop""#;
+    let ids = r#","token_ids":[198]"#;
+    for (trimmed, steps) in [
+        (" \n", &[(r#"" \n a""#, "", Some(r#"" a""#)), (r#"" \n""#, "", Some(r#"" \n""#))][..]),
+        (" \n", &[(r#"" ""#, "", None), (r#""\na""#, "", Some(r#""a""#))]),
+        (" ", &[(r#""a ""#, "", Some(r#""a ""#)), (r#"" ""#, "", Some(r#"" ""#))]),
+        (" ", &[(r#""""#, "", Some(r#""""#)), (r#"" ""#, ids, Some(r#""""#))]),
+        (" ", &[(r#"" ""#, end, Some(r#""""#))]),
+        (" ", &[(r#""""#, end, Some(r#""""#)), (r#"" ""#, "", Some(r#"" ""#))]),
+        ("", &[(r#"" ""#, "", Some(r#"" ""#)), (r#"["a"]"#, "", Some(r#"["a"]"#)), ("null", "", Some("null"))]),
+        ("\u{4f60}", &[(r#""\u4f60好""#, r#","x":[ 1 ]"#, Some(r#""好""#))]),
+    ] {
+        let mut splice = splice(Some(ReasoningField::Reasoning), seam(trimmed));
+        for (before, rest, after) in steps {
+            let expected = after.map(|text| event("one", &choice(text, rest)));
+            assert_eq!(
+                rewritten(&mut splice, &event("two", &choice(before, rest))),
+                expected,
+                "{trimmed:?}: {before}{rest}"
+            );
+        }
+        assert!(splice.is_settled());
     }
 }
 
@@ -413,7 +473,33 @@ fn the_tail_is_written_in_the_engines_shape() {
     let usage = folded(events(CONTINUOUS_USAGE)).usage.unwrap();
     let head = Head { created: None, system_fingerprint: None, ..head };
     assert_eq!(
-        String::from_utf8(usage_chunk(&head, &usage)).unwrap(),
+        String::from_utf8(usage_chunk(&head, Shape::Vllm, &usage)).unwrap(),
         r#"{"id":"one","object":"chat.completion.chunk","model":"m","choices":[],"usage":{"prompt_tokens":15,"total_tokens":19,"completion_tokens":4,"completion_tokens_details":{"reasoning_tokens":4}}}"#
     );
+}
+
+#[test]
+fn a_completions_tail_is_what_its_engine_would_have_written() {
+    for (name, sse) in [("vllm", COMPLETION_USAGE), ("sglang", SGLANG_COMPLETION)] {
+        let whole: Vec<_> = events(sse).filter(|data| *data != "[DONE]").collect();
+        let partial = folded(whole.iter().copied());
+        let read = |data: &str| -> serde_json::Map<_, _> { serde_json::from_str(data).unwrap() };
+        let (recorded_end, recorded_usage) = (read(whole[whole.len() - 2]), read(whole[whole.len() - 1]));
+        let head = partial.head.clone().unwrap();
+        let ours = |data: Vec<u8>| read(std::str::from_utf8(&data).unwrap());
+        let nameless = Head { system_fingerprint: None, ..head.clone() };
+        let mut end = ours(finish_chunk(&nameless, partial.shape(), &FinishReason::Length));
+        // vLLM's end may bring the last text and the usage so far; what Baton writes comes behind both.
+        end["choices"][0]["text"] = recorded_end["choices"][0]["text"].clone();
+        end.extend(recorded_end.get("usage").map(|usage| ("usage".to_owned(), usage.clone())));
+        // As text, so that the order of the fields counts.
+        assert_eq!(json!(end).to_string(), json!(recorded_end).to_string(), "{name}");
+        let usage = usage_chunk(&head, partial.shape(), partial.usage.as_ref().unwrap());
+        assert_eq!(json!(ours(usage)).to_string(), json!(recorded_usage).to_string(), "{name}");
+    }
+    let openai = r#"{"id":"one","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]}"#;
+    assert_eq!(finish_chunk(&head(), Shape::Completion, &FinishReason::Length), openai.as_bytes());
+    let vllm = finish_chunk(&head(), Shape::VllmCompletion, &FinishReason::Length);
+    let choice = r#"{"index":0,"text":"","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}"#;
+    assert!(String::from_utf8(vllm).unwrap().contains(choice));
 }

@@ -386,5 +386,5 @@ fn an_event_that_is_not_utf_8_is_malformed_wherever_it_is_not() {
         let place = parse(data).unwrap_err().place();
         assert_eq!(place, Place { fault: Fault::NotUtf8, line, column });
     }
-    assert_eq!(parse(b"\xff").unwrap_err().to_string(), "not a chat completion chunk: not UTF-8 at line 1 column 1");
+    assert_eq!(parse(b"\xff").unwrap_err().to_string(), "not a chunk of a completion: not UTF-8 at line 1 column 1");
 }

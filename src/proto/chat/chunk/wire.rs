@@ -1,6 +1,9 @@
 //! A chunk's JSON as engines write it. Reading is lenient: of a key that appears twice the last value counts, as for every
 //! client's parser; a value of another type than the protocol's is read if it can be understood, and is not there otherwise.
 //! An error is only what hides a piece of the answer.
+//!
+//! A choice has its text in a `delta`, or it is a completion's and has it in `text`. Where there is a delta, or the event calls itself
+//! a chat's, a `text` means nothing: some servers repeat the delta's text there.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::{Chunk, ChunkChoice, EngineError, FinishReason, Parsed, ReasoningField, Shape, ToolCallDelta};
 use crate::proto::chat::ids::IdList;
-use crate::proto::chat::json;
+use crate::proto::chat::json::{self, BadEscape};
 use crate::proto::chat::usage::Usage;
 
 /// Reads an event's data that is not `[DONE]`.
@@ -28,7 +31,7 @@ pub(super) fn read(text: &str) -> serde_json::Result<Parsed<'_>> {
         // The form that SGLang uses before a stream (SGLang 0.5.23, serving_base.py) and others inside one.
         return Ok(Parsed::Error(EngineError::read(serde_json::from_str(text)?)));
     }
-    Ok(Parsed::Chunk(event.into_chunk()))
+    event.into_chunk().map(Parsed::Chunk)
 }
 
 /// An object that is read field by field.
@@ -50,6 +53,8 @@ trait Slot<'de>: Default {
 struct Object<T> {
     /// Without any field set if there was no object.
     fields: T,
+    /// The object is there, be it empty.
+    given: bool,
     /// The object is there, and not empty.
     filled: bool,
     /// Something that is no object was there instead. What says nothing (`null`, `false`, `""`, `[]`) is not meant.
@@ -69,6 +74,7 @@ struct List<T> {
 
 impl<'de, T: Fields<'de>> Slot<'de> for Object<T> {
     fn map<A: MapAccess<'de>>(&mut self, mut map: A) -> Result<(), A::Error> {
+        self.given = true;
         while let Some(Key(key)) = map.next_key()? {
             self.fields.take(&key, &mut map)?;
             self.filled = true;
@@ -222,14 +228,19 @@ enum Output<'a> {
     Opaque,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Output<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&RawValue>::deserialize(deserializer)?;
+impl<'a> Output<'a> {
+    fn of(raw: &'a RawValue) -> Result<Self, BadEscape> {
         match json::string_content(raw) {
-            Some(content) => json::decode(content).map(Self::Text).map_err(D::Error::custom),
+            Some(content) => json::decode(content).map(Self::Text),
             None if json::says_nothing(raw) => Ok(Self::Nothing),
             None => Ok(Self::Opaque),
         }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Output<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::of(<&RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -319,24 +330,40 @@ impl<'a> WireEvent<'a> {
         self.choices.items.is_empty() && text(self.object).is_some_and(|object| object == "error")
     }
 
-    fn into_chunk(self) -> Chunk<'a> {
-        let choices = self.choices.items.into_iter().enumerate();
-        Chunk {
+    fn into_chunk(self) -> serde_json::Result<Chunk<'a>> {
+        let object = text(self.object);
+        let mut prompt_token_ids = self.prompt_token_ids.and_then(IdList::of);
+        let mut choices = Vec::with_capacity(self.choices.items.len());
+        for (at, choice) in self.choices.items.into_iter().enumerate() {
+            if choice.is_completion(object.as_deref()) {
+                prompt_token_ids = prompt_token_ids.or_else(|| choice.prompt_token_ids.and_then(IdList::of));
+                choices.push(choice.into_completion(at)?);
+            } else {
+                choices.push(choice.into_choice(at));
+            }
+        }
+        Ok(Chunk {
             id: text_or_number(self.id).unwrap_or_default(),
             created: self.created.and_then(json::whole_part),
             model: text_or_number(self.model).unwrap_or_default(),
             system_fingerprint: text(self.system_fingerprint),
-            choices: choices.map(|(at, choice)| choice.into_choice(at)).collect(),
+            choices,
             usage: self.usage.and_then(Usage::read),
-            prompt_token_ids: self.prompt_token_ids.and_then(IdList::of),
-        }
+            prompt_token_ids,
+        })
     }
 }
+
+/// What an event of a completion calls itself.
+const TEXT_COMPLETION: &str = "text_completion";
 
 #[derive(Default)]
 struct WireChoice<'a> {
     index: Option<&'a RawValue>,
     delta: Object<WireDelta<'a>>,
+    /// Of a completion, as [`prompt_token_ids`](Self::prompt_token_ids) is.
+    text: Option<&'a RawValue>,
+    prompt_token_ids: Option<&'a RawValue>,
     finish_reason: Option<&'a RawValue>,
     logprobs: Option<&'a RawValue>,
     token_ids: Option<&'a RawValue>,
@@ -349,6 +376,8 @@ impl<'a> Fields<'a> for WireChoice<'a> {
         match key {
             "index" => self.index = Some(map.next_value()?),
             "delta" => map.next_value_seed(Fill(&mut self.delta))?,
+            "text" => self.text = Some(map.next_value()?),
+            "prompt_token_ids" => self.prompt_token_ids = Some(map.next_value()?),
             "finish_reason" => self.finish_reason = Some(map.next_value()?),
             "logprobs" => self.logprobs = Some(map.next_value()?),
             "token_ids" => self.token_ids = Some(map.next_value()?),
@@ -361,6 +390,29 @@ impl<'a> Fields<'a> for WireChoice<'a> {
 }
 
 impl<'a> WireChoice<'a> {
+    /// Whether it is a completion's, in an event of this `object`.
+    fn is_completion(&self, object: Option<&str>) -> bool {
+        let has_delta = self.delta.given || self.delta.odd;
+        !has_delta
+            && match object {
+                Some(TEXT_COMPLETION) => true,
+                Some(object) => self.text.is_some() && !object.starts_with("chat."),
+                None => self.text.is_some(),
+            }
+    }
+
+    fn into_completion(self, at: usize) -> serde_json::Result<ChunkChoice<'a>> {
+        let text = self.text.map(Output::of).transpose().map_err(serde_json::Error::custom)?;
+        let mut choice = self.into_choice(at);
+        match text.unwrap_or_default() {
+            Output::Text(text) => choice.content = Some(text),
+            Output::Nothing => {}
+            Output::Opaque => choice.opaque = true,
+        }
+        choice.shape = choice.shape.of_completion();
+        Ok(choice)
+    }
+
     fn into_choice(self, at: usize) -> ChunkChoice<'a> {
         let shape = match () {
             () if self.matched_stop.is_some() => Shape::Sglang,

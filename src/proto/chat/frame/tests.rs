@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
-use super::super::fixtures::{CONTENT, INCLUDE_USAGE, LOGPROBS, SGLANG, TOKEN_IDS, TOOL_CALL, events};
+use super::super::fixtures::{
+    COMPLETION, COMPLETION_IDS, COMPLETION_USAGE, CONTENT, INCLUDE_USAGE, LOGPROBS, SGLANG, SGLANG_COMPLETION,
+    TOKEN_IDS, TOOL_CALL, chunk, events, folded,
+};
 use super::*;
 
 fn learned(data: &str) -> LearnedFrame {
@@ -142,6 +145,56 @@ fn an_event_that_had_to_be_read_leniently_has_no_frame() {
     for rest in [r#"}],"error":null}"#, r#"}],"id":7,"created":1.5,"usage":[]}"#] {
         learned(&choice(content).replace("}]}", rest));
     }
+}
+
+#[test]
+fn a_completions_text_is_framed_and_read_as_if_it_had_been_parsed() {
+    // Without ids an event without text fits as well, with ids it does not. The first one with ids lists the prompt's, too.
+    for (sse, first, of_the_frame) in [(COMPLETION, 0, 13), (COMPLETION_IDS, 1, 11), (SGLANG_COMPLETION, 0, 2)] {
+        let known = learned(events(sse).nth(first).unwrap());
+        assert_eq!(known.kind, TextKind::Content);
+        let fitting: Vec<_> = events(sse).filter(|data| known.read(data.as_bytes()).is_some()).collect();
+        assert_eq!(fitting.len(), of_the_frame);
+        let mut pushed = folded(events(sse).take(first + 1));
+        for data in events(sse).skip(first + 1) {
+            match known.read(data.as_bytes()) {
+                Some(filling) => {
+                    assert_eq!(known.fill(filling), data.as_bytes());
+                    pushed.push_text(known.kind, filling.text, filling.ids).unwrap();
+                }
+                None if data == "[DONE]" => {}
+                None => pushed.fold(&chunk(data)),
+            }
+        }
+        assert_eq!(pushed, folded(events(sse)));
+    }
+}
+
+#[test]
+fn a_completions_event_that_says_more_than_a_text_has_no_frame() {
+    let text = r#""text":"x""#;
+    for data in [
+        events(COMPLETION_IDS).next().unwrap().to_owned(),
+        events(COMPLETION_USAGE).next().unwrap().to_owned(),
+        events(COMPLETION).last().unwrap().to_owned(),
+        choice(r#""text":"""#),
+        choice(r#""text":null"#),
+        choice(r#""text":["x"]"#),
+        choice(r#""text":"x","text":"y""#),
+        choice(r#""text":"x","delta":{}"#),
+        choice(&format!(r#"{text},"finish_reason":"length""#)),
+        choice(&format!(r#"{text},"logprobs":{{"tokens":[]}}"#)),
+        choice(text).replace("\"index\":0", "\"index\":1"),
+        choice(text).replace("0,", "\"0\","),
+        choice(text).replace("}]}", "},{\"index\":1,\"text\":\"y\"}]}"),
+        choice(text).replace("}]}", "}],\"usage\":{\"completion_tokens\":1}}"),
+        choice(text).replace("}]}", "}],\"error\":{}}"),
+        choice(text).replace(['[', ']'], ""),
+    ] {
+        assert!(learn(data.as_bytes()).is_none(), "{data}");
+    }
+    assert_eq!(learned(&choice(text)).kind, TextKind::Content);
+    assert_eq!(learned(&choice(&format!(r#"{text},"delta":null"#))).kind, TextKind::Content);
 }
 
 #[test]

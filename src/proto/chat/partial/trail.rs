@@ -132,9 +132,9 @@ impl Trail {
         self.thinking.ids
     }
 
-    /// Whether every piece of output came with its ids.
+    /// Whether every piece of output came with its ids. There are none where a leg goes on from before the first of them.
     pub(super) fn covers_all(&self) -> bool {
-        self.total > 0 && !self.gaps
+        (self.total > 0 || !self.prompt.is_empty()) && !self.gaps
     }
 
     /// How many ids the prompt has, where they were listed.

@@ -195,3 +195,102 @@ fn which_usage_the_client_sees_depends_on_the_request_and_on_leg_1() {
     assert_eq!(of(r#"{"continuous_usage_stats":true}"#, false), usage(false, false));
     assert_eq!(of(r#"{"continuous_usage_stats":true}"#, true), usage(false, true));
 }
+
+/// A completion with this prompt.
+fn completion(prompt: &str) -> ChatRequest {
+    completion_with(prompt, r#""temperature":0"#)
+}
+
+fn completion_with(prompt: &str, fields: &str) -> ChatRequest {
+    ChatRequest::parse_completion(format!(r#"{{"prompt":{prompt},{fields}}}"#).as_bytes()).unwrap()
+}
+
+#[test]
+fn a_completion_needs_a_prompt() {
+    let error = |body: &str| ChatRequest::parse_completion(body.as_bytes()).unwrap_err();
+    assert_eq!(error("{}"), RequestError::NoPrompt);
+    assert_eq!(error(r#"{"prompt":null,"prompt_embeds":null}"#), RequestError::NoPrompt);
+    assert_eq!(error(r#"{"messages":[]}"#), RequestError::NoPrompt);
+    for prompt in ["5", "{}", "true"] {
+        assert_eq!(error(&format!(r#"{{"prompt":{prompt}}}"#)), RequestError::PromptOfNoKind);
+    }
+    assert_eq!(error("[1]"), RequestError::NotAnObject);
+    assert!(matches!(error("{"), RequestError::NotJson { .. }));
+    assert!(ChatRequest::parse_completion(br#"{"prompt_embeds":"AAAA"}"#).is_ok());
+    let sent = r#"{"model":"m","prompt":[ "\u4f60\/" ],"temperature":1.0e0,"stream":true}"#;
+    let read = ChatRequest::parse_completion(sent.as_bytes()).unwrap();
+    assert_eq!((read.api(), read.model(), read.stream()), (Api::Completions, Some("m"), true));
+    assert_eq!(read.to_bytes(), sent.as_bytes());
+    assert_eq!((request(ODD).api(), request(ODD).prompt()), (Api::Chat, Prompt::Unread));
+    assert_eq!((Api::Chat.path(), Api::Completions.path()), ("/v1/chat/completions", "/v1/completions"));
+}
+
+#[test]
+fn a_prompt_is_one_text_or_list_of_ids_or_several() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for (prompt, expected, choices) in [
+        (r#""a \u4f60""#, "text a 你", 1),
+        (r#""""#, "text ", 1),
+        (r#"[ "a" ]"#, "text a", 1),
+        ("[1, 2,3]", "ids 3", 1),
+        ("[ [1,2] ]", "ids 2", 1),
+        (r#"["a","b"]"#, "several 2", 2),
+        ("[[1],[2],[3]]", "several 3", 3),
+        (r#"["a",[1]]"#, "several 2", 2),
+        ("[]", "unread", 1),
+        ("[[]]", "unread", 1),
+        (r#"[["a"]]"#, "unread", 1),
+        ("[[[1]]]", "unread", 1),
+        ("[null]", "unread", 1),
+        ("[-1]", "unread", 1),
+        (r#""\ud800""#, "unread", 1),
+        (&deep, "unread", 1),
+    ] {
+        let request = completion(prompt);
+        let read = match request.prompt() {
+            Prompt::Text(text) => format!("text {text}"),
+            Prompt::Ids(ids) => format!("ids {}", ids.count()),
+            Prompt::Several(prompts) => format!("several {prompts}"),
+            Prompt::Unread => "unread".to_owned(),
+        };
+        assert_eq!((&*read, request.choices()), (expected, choices), "{}", &prompt[..prompt.len().min(40)]);
+    }
+    assert_eq!(completion_with(r#"["a","b"]"#, r#""n":3"#).choices(), 6);
+    assert_eq!(completion_with(r#"["a","b"]"#, r#""n":1e300"#).choices(), 2);
+}
+
+#[test]
+fn what_rules_out_continuing_a_completion_is_named() {
+    use Exclusion::*;
+    for (fields, expected) in [
+        (r#""n":1,"best_of":1,"echo":false,"logprobs":null,"suffix":null,"prompt_embeds":null"#, None),
+        (r#""response_format":{"type":"text"},"prompt_embeds":[]"#, None),
+        (r#""n":2"#, Some(SeveralChoices)),
+        (r#""best_of":2"#, Some(SeveralChoices)),
+        (r#""echo":true"#, Some(Echo)),
+        (r#""use_beam_search":true"#, Some(BeamSearch)),
+        (r#""logprobs":0"#, Some(Logprobs)),
+        (r#""logprobs":5"#, Some(Logprobs)),
+        (r#""logprobs":false"#, Some(Logprobs)),
+        (r#""prompt_logprobs":0"#, Some(Logprobs)),
+        (r#""suffix":"""#, Some(Suffix)),
+        (r#""prompt_embeds":"AAAA""#, Some(PromptEmbeds)),
+        (r#""response_format":{"type":"json_object"}"#, Some(StructuredOutput)),
+        (r#""structured_outputs":{"choice":["a"]}"#, Some(StructuredOutput)),
+    ] {
+        assert_eq!(completion_with(r#""a""#, fields).exclusion(), expected, "{fields}");
+    }
+    assert_eq!(completion(r#"["a","b"]"#).exclusion(), Some(SeveralChoices));
+    assert_eq!(completion(r#"["a"]"#).exclusion(), None);
+    // A chat has no suffix, and 0 is how it says no.
+    assert_eq!(with(r#""suffix":"a","prompt_embeds":"a","logprobs":0"#).exclusion(), None);
+}
+
+#[test]
+fn a_completions_prompt_is_counted_where_it_is_ids_and_estimated_where_it_is_text() {
+    let ratios = Ratios::default();
+    for (prompt, expected) in [(r#""12345678""#, 2), (r#"["\u4f60好"]"#, 2), ("[7,8,9]", 3), ("[[7,8]]", 2), ("[]", 0)]
+    {
+        assert_eq!(completion(prompt).prompt_estimate(&ratios), expected, "{prompt}");
+    }
+}

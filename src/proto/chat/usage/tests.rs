@@ -1,4 +1,4 @@
-use super::super::fixtures::{CONTINUOUS_USAGE, SGLANG, chunk, events, folded};
+use super::super::fixtures::{CONTINUOUS_USAGE, SGLANG, SGLANG_COMPLETION, chunk, events, folded};
 use super::*;
 
 fn read(json: &str) -> Option<Usage> {
@@ -157,4 +157,24 @@ fn usage_counted_by_baton_has_the_engines_fields() {
     );
     let seen = chunk(events(SGLANG).nth(6).unwrap()).usage.unwrap();
     assert_eq!(merge(&seen, &recovered(0, 0, OriginalPrompt::Known(12))), seen);
+}
+
+#[test]
+fn a_completions_usage_counts_no_thinking() {
+    let counted = |shape| Usage::counted(3, 2, 0, shape).to_json().get().to_owned();
+    let plain = r#"{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}"#;
+    assert_eq!([counted(Shape::VllmCompletion), counted(Shape::Completion)], [plain, plain]);
+    // As it came from there.
+    let sglang = folded(events(SGLANG_COMPLETION)).usage.unwrap().to_json();
+    assert_eq!(counted(Shape::SglangCompletion), sglang.get());
+    let request = ChatRequest::parse_completion(br#"{"prompt":[1,2,3]}"#).unwrap();
+    // What has brought no text yet is no thinking.
+    let silent =
+        [r#"{"id":"x","choices":[{"text":"","token_ids":[1]}]}"#, r#"{"choices":[{"text":"a","token_ids":[2]}]}"#];
+    let partial = folded(silent);
+    let expected = recovered(2, 0, OriginalPrompt::Known(3));
+    assert_eq!(Recovered::of(&partial, &request, &Ratios::default()), expected);
+    let leg = r#"{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}"#;
+    let whole = r#"{"prompt_tokens":3,"total_tokens":9,"completion_tokens":6}"#;
+    assert_eq!(merge(&usage(leg), &expected).to_json().get(), whole);
 }
