@@ -1,4 +1,4 @@
-//! Chat completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
+//! Chats and completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
 
 use bytes::{Bytes, BytesMut};
 use http::Version;
@@ -15,11 +15,11 @@ use super::opaque::Follower;
 use super::{headers, opaque, reply, route};
 use crate::config::settings::{self, Route};
 use crate::journal::Writer;
-use crate::proto::chat::{ChatRequest, Ratios};
+use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
 use crate::proto::resume::{self, Engine, Family, PlanKind};
 use crate::stream::{self, Attached, Onward, Report, Start, StreamId};
-use crate::upstream::{Ask, Leg, OpenError, is_event_stream};
+use crate::upstream::{Ask, Cluster, Leg, OpenError, is_event_stream};
 
 /// Names the stream in a response.
 const BATON_STREAM: &str = "Baton-Stream";
@@ -38,7 +38,7 @@ pub(super) enum Served {
     Whole,
 }
 
-/// A chat completion whose body has been read.
+/// A chat or a completion whose body has been read.
 struct Chat<'a> {
     began: Instant,
     client: Version,
@@ -65,11 +65,11 @@ impl Chat<'_> {
     }
 }
 
-/// Serves a chat completion from its first body byte to the end of its answer.
+/// Serves a chat or a completion from its first body byte to the end of its answer.
 ///
 /// # Errors
 /// The response is not whole and must not be given an orderly end; or the client is gone.
-pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Result<Served> {
+pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: Api) -> Result<Served> {
     let began = Instant::now();
     let client = session.req_header().version;
     let head = headers::for_legs(session.req_header());
@@ -77,11 +77,14 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Res
         Ok(body) => body,
         Err(fault) => return refuse(session, &fault).await,
     };
-    let parsed = ChatRequest::parse(&body);
+    let parsed = match api {
+        Api::Chat => ChatRequest::parse(&body),
+        Api::Completions => ChatRequest::parse_completion(&body),
+    };
     let model = match &parsed {
         Ok(request) => request.model().map(str::to_owned),
         Err(why) => {
-            debug!("a chat request is passed on unchanged: {why}");
+            debug!("a request is passed on unchanged: {why}");
             route::model_of(&body)
         }
     };
@@ -101,7 +104,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession) -> Res
         Ok(leg) => leg,
         Err(error) => {
             let upstream = gateway.cluster(route.upstream).name();
-            warn!("a chat request got no answer: {error}");
+            warn!("a request got no answer: {error}");
             return refuse(session, &Fault::of_leg(&error, upstream)).await;
         }
     };
@@ -158,7 +161,7 @@ async fn first_leg(
 ) -> Result<std::result::Result<Leg, OpenError>> {
     let cluster = gateway.cluster(chat.route.upstream);
     let mut failed = Vec::new();
-    let policy = policy(chat.route);
+    let policy = policy(chat.route, gateway.cluster(chat.route.continuation.upstream));
     loop {
         let pause = policy.pause_before(failed.len() as u32 + 1);
         // The wait for the header has no bound here: a long prompt is no failure, and the client decides how long it waits.
@@ -193,7 +196,7 @@ async fn first_leg(
         }
         match opened {
             Err(error) if failed.len() + 1 < chat.tries() && error.endpoint().is_some() => {
-                warn!("a chat request got no answer and is sent to another engine: {error}");
+                warn!("a request got no answer and is sent to another engine: {error}");
                 gateway.metrics().leg_failed(cluster.name(), "unreachable");
                 failed.extend(error.endpoint().map(|endpoint| endpoint.address()));
             }
@@ -225,7 +228,7 @@ async fn carry(
     let (family, _) = Family::named(next.family());
     let (engine, _) = Engine::named(next.engine());
     let rid = format!("{:016x}", rand::random::<u64>());
-    let relay = Relay::new(request, policy(route), family, engine, rid).expecting(choices);
+    let relay = Relay::new(request, policy(route, next), family, engine, rid).expecting(choices);
     let start = Start {
         relay: if hides_ids { relay.hiding_ids() } else { relay },
         writer,
@@ -267,7 +270,8 @@ fn asks_for_ids(route: &Route) -> bool {
     route.continuation.mode == settings::Mode::On && by_ids
 }
 
-fn policy(route: &Route) -> Policy {
+/// The settings of a stream; `next` is the upstream that continues.
+fn policy(route: &Route, next: &Cluster) -> Policy {
     let settings::Continuation { mode, max_legs, buffer_tool_calls, buffer_limit, force, tokens, .. } =
         route.continuation;
     let settings::Retry { attempts, backoff, backoff_max } = route.retry;
@@ -292,8 +296,9 @@ fn policy(route: &Route) -> Policy {
         max_event: route.max_event,
         resume: resume::Settings {
             plans: route.continuation.plans,
+            barred: next.barred(),
+            abilities: next.abilities(),
             max_prompt_tokens: route.continuation.max_prompt_tokens,
-            ..resume::Settings::default()
         },
     }
 }

@@ -154,8 +154,8 @@ impl ProxyHttp for Gateway {
                 reply::fault(session.as_downstream_mut(), &self.too_large()).await?;
                 Ok(true)
             }
-            Kind::Chat => {
-                context.passed = claim::serve(self, session.as_downstream_mut()).await? == Served::Whole;
+            Kind::Claimed(api) => {
+                context.passed = claim::serve(self, session.as_downstream_mut(), api).await? == Served::Whole;
                 Ok(true)
             }
             Kind::Other => self.pass(session, context).await,

@@ -6,6 +6,7 @@ use pingora::http::RequestHeader;
 use serde::Deserialize;
 
 use crate::config::Settings;
+use crate::proto::chat::Api;
 
 /// What is done with a request, as far as its header tells.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -14,8 +15,8 @@ pub(super) enum Kind {
     Health,
     /// Its body says that it is too large for anyone.
     TooLarge,
-    /// A chat completion whose body Baton reads.
-    Chat,
+    /// A chat, or a completion, whose body Baton reads.
+    Claimed(Api),
     /// Everything else: not looked into.
     Other,
 }
@@ -30,9 +31,9 @@ pub(super) fn kind(head: &RequestHeader, settings: &Settings) -> Kind {
     if length.is_some_and(|length| length > settings.server.max_request_body) {
         return Kind::TooLarge;
     }
-    // Every chat is read, however long, for its model decides where it goes.
-    let is_chat = head.method == Method::POST && path.ends_with("/v1/chat/completions");
-    if is_chat { Kind::Chat } else { Kind::Other }
+    // Every one is read, however long, for its model decides where it goes.
+    let api = [Api::Chat, Api::Completions].into_iter().find(|api| path.ends_with(api.path()));
+    api.filter(|_| head.method == Method::POST).map_or(Kind::Other, Kind::Claimed)
 }
 
 fn declared_length(head: &RequestHeader) -> Option<usize> {
@@ -90,13 +91,14 @@ mod tests {
     fn the_header_tells_what_is_done_with_a_request() {
         check("GET", "/health", None, Kind::Health);
         check("POST", "/health", None, Kind::Other);
-        check("POST", "/v1/chat/completions", Some("100"), Kind::Chat);
-        check("POST", "/v1/chat/completions", None, Kind::Chat);
-        check("POST", "/tenant/v1/chat/completions", Some("5"), Kind::Chat);
-        check("POST", "/v1/chat/completions", Some("101"), Kind::Chat);
+        check("POST", "/v1/chat/completions", Some("100"), Kind::Claimed(Api::Chat));
+        check("POST", "/v1/chat/completions", None, Kind::Claimed(Api::Chat));
+        check("POST", "/tenant/v1/chat/completions", Some("5"), Kind::Claimed(Api::Chat));
+        check("POST", "/v1/chat/completions", Some("101"), Kind::Claimed(Api::Chat));
         check("POST", "/v1/chat/completions", Some("1001"), Kind::TooLarge);
         check("GET", "/v1/chat/completions", None, Kind::Other);
-        check("POST", "/v1/completions", Some("5"), Kind::Other);
+        check("POST", "/v1/completions", Some("5"), Kind::Claimed(Api::Completions));
+        check("GET", "/v1/completions", None, Kind::Other);
         check("POST", "/v1/embeddings", Some("1001"), Kind::TooLarge);
     }
 

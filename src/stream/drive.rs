@@ -14,7 +14,7 @@ use super::attach::{Attached, Sent};
 use super::report::Report;
 use crate::journal::Writer;
 use crate::proto::relay::{Action, LegEnd, LegStart, Note, Refusal, Relay};
-use crate::proto::resume::{Question, Work};
+use crate::proto::resume::{PlanKind, Question, Work};
 use crate::upstream::{
     self, Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Whom, head_for, is_event_stream,
 };
@@ -185,12 +185,30 @@ impl Driver {
                 Action::Start(start) => self.start(start),
                 Action::Ask(question) => self.ask(question),
                 Action::Note(note) => {
-                    if let (Note::Cut { .. }, Some(leg)) = (&note, &self.leg) {
-                        self.failed.push(leg.endpoint().address());
-                    }
+                    self.heed(&note);
                     self.report.note(&note, &self.relay, self.writer.next_seq());
                 }
             }
+        }
+    }
+
+    /// What is to be remembered beyond the stream.
+    fn heed(&mut self, note: &Note) {
+        let cluster = &self.onward.cluster;
+        match note {
+            Note::Cut { .. } => {
+                let address = self.leg.as_ref().map(|leg| leg.endpoint().address());
+                // Leg 1 may have been another upstream's, which then knows no such endpoint.
+                address.into_iter().for_each(|address| cluster.suspect(address));
+                self.failed.extend(address);
+            }
+            Note::PlanRefused { kind } => cluster.plan_refused(*kind),
+            Note::Continued { plan, .. } => {
+                if let Some(kind) = PlanKind::named(plan) {
+                    cluster.plan_worked(kind);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -204,9 +222,7 @@ impl Driver {
         let avoid = self.failed.clone();
         self.pending = Some(Box::pin(async move {
             let Work::Request { path, body } = start.work;
-            // The client's own target keeps its query.
-            let head = if head.uri.path() == path { head } else { head_for(&head, path) };
-            let body = Bytes::from(body);
+            let (head, body) = (head_for(&head, path), Bytes::from(body));
             // The relay's deadline bounds the wait for an answer.
             let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
             Arrived::Leg(match Leg::open(&connector, &cluster, ask).await {

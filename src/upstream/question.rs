@@ -144,10 +144,17 @@ pub async fn open(asking: Asking<'_>, question: Question) -> Result<Leg, OpenErr
 }
 
 /// The head of a request of Baton's own to `path`, with a JSON body, in the name of the client whose head is given.
+///
+/// A client whose target is not the API's own path but ends with it (`/tenant/v1/completions`) asks engines that are behind that
+/// prefix; so does Baton. The query of the client's own target stays where the path does.
 pub fn head_for(client: &RequestHeader, path: &'static str) -> RequestHeader {
     let mut head = client.clone();
     head.set_method(Method::POST);
-    head.set_uri(Uri::from_static(path));
+    if !client.uri.path().ends_with(path) {
+        let prefix = ["/v1/chat/completions", "/v1/completions"];
+        let prefix = prefix.iter().find_map(|api| client.uri.path().strip_suffix(api)).unwrap_or_default();
+        head.set_uri(format!("{prefix}{path}").parse().unwrap_or_else(|_| Uri::from_static(path)));
+    }
     head.remove_header(&ACCEPT);
     let inserted = head.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     debug_assert!(inserted.is_ok(), "a static header is valid");

@@ -14,6 +14,9 @@ const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// Asks vLLM (0.10.2+) to list the prompt's ids with the first chunk and the tokens' with the others.
 pub(super) const RETURN_IDS: &str = "return_token_ids";
 
+/// vLLM's limit of thinking.
+const THINKING_BUDGET: &str = "thinking_token_budget";
+
 /// What is left of the request's token limits. Fields that the client did not send are not in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left(pub(super) Vec<(&'static str, u64)>);
@@ -38,12 +41,18 @@ impl Left {
             }
             left.push((key, rest.max(1)));
         }
-        let floors =
-            [("min_tokens", generated.tokens), ("thinking_token_budget", partial.reasoning_tokens(ratios).tokens)];
+        let floors = [("min_tokens", generated.tokens), (THINKING_BUDGET, partial.reasoning_tokens(ratios).tokens)];
         for (key, used) in floors {
             left.extend(sent(key).map(|(key, floor)| (key, floor.saturating_sub(used))));
         }
         Ok(Self(left))
+    }
+
+    /// The same for a prompt that ends with the thinking itself, which vLLM then counts (0.32, v1/sample/thinking_budget_state.py
+    /// `_init_state_entry`; measured): its budget stays whole.
+    pub(super) fn with_thinking_in_prompt(mut self) -> Self {
+        self.0.retain(|(key, _)| *key != THINKING_BUDGET);
+        self
     }
 }
 

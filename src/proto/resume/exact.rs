@@ -85,7 +85,7 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
     }
     let mut kept = partial.clone();
     kept.begin_leg(Onward::Ids(cut.ids));
-    let left = Left::of(request, &kept, ratios)?;
+    let left = Left::of(request, &kept, ratios)?.with_thinking_in_prompt();
     let ids = kept.ids().ok_or(Refused::NoIds)?;
     let mut prompt = ids.prompt.clone();
     prompt.extend(ids.answer);
