@@ -14,6 +14,9 @@ const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// Asks vLLM (0.10.2+) to list the prompt's ids with the first chunk and the tokens' with the others.
 pub(super) const RETURN_IDS: &str = "return_token_ids";
 
+/// Has the engine cut a prompt down to so many tokens, ids too.
+pub(super) const TRUNCATE: &str = "truncate_prompt_tokens";
+
 /// vLLM's limit of thinking.
 const THINKING_BUDGET: &str = "thinking_token_budget";
 
@@ -90,6 +93,8 @@ pub(super) fn by_ids(request: &ChatRequest, prompt: &TokenIds, left: &Left) -> V
     let mut request = request.clone();
     ask_for_rest(&mut request, left);
     request.set(RETURN_IDS, &true);
+    // The ids are what the engine made of the client's prompt, shortened already.
+    request.remove(TRUNCATE);
     if let Some(params) = merged(request.get("kv_transfer_params"), "prompt_token_ids", &prompt.to_json()) {
         request.set("kv_transfer_params", &params);
     }

@@ -7,7 +7,7 @@
 
 use serde_json::value::RawValue;
 
-use super::body::{Left, RETURN_IDS, ask_for_rest};
+use super::body::{Left, RETURN_IDS, TRUNCATE, ask_for_rest};
 use super::{Budget, Plan, Refused, Work, engine};
 use crate::proto::chat::json::{is_null, raw, raw_text, whole_number};
 use crate::proto::chat::{ChatRequest, Counted, Onward, Partial, Prompt, TokenIds};
@@ -15,9 +15,6 @@ use crate::proto::splice::Seam;
 
 /// `max_tokens` of a request that does not say, or says `null` (vLLM 0.32 `normalize_null_max_tokens`, SGLang 0.5.23, OpenAI).
 const DEFAULT_LIMIT: u64 = 16;
-
-/// Has the engine cut a prompt down to so many tokens, ids too.
-const TRUNCATE: &str = "truncate_prompt_tokens";
 
 /// The request whose prompt is the client's and the text written so far: what chat-continue is to a completion. It works from text and
 /// needs nothing of the engine.
