@@ -279,7 +279,7 @@ async fn a_stream_whose_client_left_tells_how_much_was_generated() {
     let first: Value = serde_json::from_str(&body["data: ".len()..body.find("\n\n").expect("an event")]).expect("JSON");
     drop(response);
     let seal =
-        format!("seal endpoint=ENGINE1 events=12 outcome=abandoned legs=1 tokens=11 bytes={} took_ms=#", body.len());
+        format!("seal endpoint=ENGINE1 events=12 outcome=abandoned legs=1 tokens=12 bytes={} took_ms=#", body.len());
     let id = first["id"].as_str().expect("an id");
     assert_lines(
         &rig,
@@ -313,7 +313,7 @@ async fn an_observed_stream_tells_what_would_have_been_done() {
     let answer = rig.ask(&request()).await;
     answer.assert_incomplete(&rig.uncut(&request()));
     let seal = format!(
-        "seal endpoint=ENGINE1 events=13 outcome=incomplete reason=reset legs=1 tokens=11 bytes={} took_ms=#",
+        "seal endpoint=ENGINE1 events=13 outcome=incomplete reason=reset legs=1 tokens=12 bytes={} took_ms=#",
         answer.body.len()
     );
     assert_told(

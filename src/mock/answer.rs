@@ -16,7 +16,7 @@ use super::tokens::{END, encode};
 use super::validate::{self, Refusal};
 
 /// One step of the engine: an event, unless it says nothing and nobody wants its ids.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Beat {
     /// Its tokens; empty on a wire that never shows them.
     pub(super) ids: Vec<u32>,
@@ -110,14 +110,6 @@ pub(super) struct Begun {
     pub(super) reused: bool,
 }
 
-impl Begun {
-    /// What of the prompt is the answer's own.
-    pub(super) fn written(&self, config: &Config, family: &Family) -> usize {
-        let opening = encode(&opening(config, family, self.place.thinks)).len();
-        self.prompt.len().saturating_sub(self.place.header + opening)
-    }
-}
-
 /// The model that answers a chat request.
 pub(super) fn model<'a>(ask: &Ask, config: &'a Config, family: &Family) -> Model<'a> {
     let seed = ask.fields.get("seed").filter(|seed| !seed.is_null()).map(ToString::to_string).unwrap_or_default();
@@ -147,9 +139,8 @@ pub(super) fn begin(ask: &Ask, config: &Config, family: &Family) -> Result<Begun
     let mut prompt = header(ask.prompt(), ask.tools());
     let line = model.line(&prompt, start.thinks, 0);
     let at = line.offset(start.thinks, start.at);
-    let opening = opening(config, family, start.thinks);
-    let place = Place { header: prompt.len(), thinks: start.thinks, at: Some(at), opening: opening.len() };
-    prompt.extend(encode(&opening));
+    let place = Place { header: prompt.len(), thinks: start.thinks, at: Some(at) };
+    prompt.extend(encode(&opening(config, family, start.thinks)));
     prompt.extend(line.cut(at).0);
     let state = start.label.unwrap_or(if start.thinks { start.at.kind } else { Kind::Content });
     let wrong = start.wrong.clone();

@@ -220,4 +220,14 @@ impl Ledger {
         let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.iter().rev().filter(|original| original.messages == messages).cloned().collect()
     }
+
+    /// The first leg, for chat or a completion, of whose prompt these ids are more: the one with the longest prompt, and of those the newest.
+    pub(super) fn before(&self, ids: &[u32], is_chat: bool) -> Option<Arc<Original>> {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |original: &&Arc<Original>| {
+            let is_more = original.prompt.len() < ids.len() || is_chat;
+            original.messages.is_empty() != is_chat && is_more && ids.starts_with(&original.prompt)
+        };
+        list.iter().filter(fits).max_by_key(|original| original.prompt.len()).cloned()
+    }
 }

@@ -3,7 +3,9 @@
 //! ```text
 //! rules  = rule , { "," , rule }
 //! rule   = [ scope , " " ] , fault
-//! scope  = "leg1" | "leg2" | "#" , N          requests without, with continue_final_message; the N-th chat request, from 1
+//! scope  = "leg1" | "leg2" | "#" , N          requests that begin, that go on with an answer; the N-th request for one, from 1
+//!        | endpoint , [ "#" , N ]             requests to one endpoint, or the N-th to it
+//! endpoint = "chat" | "completions" | "generate" | "render" | "derender" | "tokenize" | "detokenize" | "version"
 //! fault  = kind , [ "@" , place , [ "+" , offset ] ] , [ ":" , argument ]
 //! place  = N | "head" | "finish" | "usage" | "done"
 //! offset = N | "half" | "char"                bytes; the middle; inside the first character of more than one byte
@@ -30,6 +32,10 @@
 //! | `split` | | the event comes in two writes, parted at the offset; then on |
 //! | `status` | a code (needed), then optionally a body: `status:503:{"busy":true}` | an answer with this status; takes no place |
 //!
+//! A request goes on with an answer if it has `continue_final_message` or `kv_transfer_params.prompt_token_ids`, if it is a completion
+//! whose prompt is that of an earlier one and more, or if it asks for tokens. Without an endpoint in its scope, a rule is
+//! for the three endpoints that give answers: chat, completions and generate. The others know only `status` and the faults at `head`.
+//!
 //! Offsets go with `rst`, `eof`, `end`, `stall`, `slow` and `split`. Several arguments are joined by `:`. An answer without
 //! `stream` knows only `status` and the faults at `head`.
 //!
@@ -39,27 +45,31 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::endpoint::Endpoint;
+
 /// One fault and the requests it applies to. `Display` gives the form it was written in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// The chat requests it applies to.
+    /// The requests it applies to.
     pub scope: Scope,
     /// What happens.
     pub fault: Fault,
     text: String,
 }
 
-/// Which chat requests a fault applies to.
+/// Which requests a fault applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// All of them.
+    /// All requests for an answer.
     Every,
-    /// Those without `continue_final_message`.
+    /// Those that begin one.
     Leg1,
-    /// Those with it.
+    /// Those that go on with one.
     Leg2,
     /// The n-th, counted from 1 since the start or the last reset.
     Nth(u64),
+    /// Those to an endpoint, or only the n-th of them.
+    To(Endpoint, Option<u64>),
 }
 
 /// What happens to an answer.
@@ -153,9 +163,9 @@ pub enum Act {
 /// A fault that cannot be read; says what would be accepted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "fault `{text}`: {problem}; accepted: [leg1 |leg2 |#N ]KIND@PLACE[+OFFSET][:ARGUMENT] or status:CODE[:BODY], where KIND is one of \
+    "fault `{text}`: {problem}; accepted: [leg1 |leg2 |#N |ENDPOINT[#N] ]KIND@PLACE[+OFFSET][:ARGUMENT] or status:CODE[:BODY], where KIND is one of \
          rst, eof, end, stall, slow, error, abort, done, garbage, long, endless, comment, split; PLACE is an event number, head, finish, \
-         usage or done; OFFSET is a number of bytes, half or char; several are parted by commas"
+         usage or done; ENDPOINT is chat, completions, generate, render, derender, tokenize, detokenize or version; OFFSET is a number of bytes, half or char; several are parted by commas"
 )]
 pub struct BadFault {
     /// The rule that cannot be read.
@@ -205,9 +215,11 @@ impl Rule {
         Ok(Rule { scope, fault, text: text.to_owned() })
     }
 
-    /// Whether it applies to the `nth` chat request (from 1).
-    pub(super) fn applies(&self, is_continuation: bool, nth: u64) -> bool {
+    /// Whether it applies to a request to this endpoint: the `nth` request for an answer (from 1), and the `own`-th to it.
+    pub(super) fn applies(&self, endpoint: Endpoint, is_continuation: bool, nth: u64, own: u64) -> bool {
         match self.scope {
+            Scope::To(to, n) => to == endpoint && n.is_none_or(|n| n == own),
+            _ if !endpoint.answers() => false,
             Scope::Every => true,
             Scope::Leg1 => !is_continuation,
             Scope::Leg2 => is_continuation,
@@ -235,7 +247,15 @@ fn parse_scope(text: &str) -> Option<Scope> {
         "" => Some(Scope::Every),
         "leg1" => Some(Scope::Leg1),
         "leg2" => Some(Scope::Leg2),
-        _ => text.strip_prefix('#')?.parse().ok().filter(|n| *n > 0).map(Scope::Nth),
+        _ => {
+            let (endpoint, nth) = text.split_once('#').map_or((text, None), |(name, nth)| (name, Some(nth)));
+            let nth = nth.map(|nth| nth.parse().ok().filter(|n| *n > 0).ok_or(()));
+            match (endpoint, nth) {
+                ("", Some(Ok(nth))) => Some(Scope::Nth(nth)),
+                (_, Some(Err(()))) => None,
+                (name, nth) => Some(Scope::To(Endpoint::named(name)?, nth.and_then(Result::ok))),
+            }
+        }
     }
 }
 
@@ -365,6 +385,8 @@ mod tests {
             "leg1 rst@12",
             "leg2 eof@0+5",
             "#3 end@12",
+            "derender status:503",
+            "render#2 rst@head",
             "stall@3",
             "stall@3:comments",
             "stall@3:comments:2s",
@@ -403,6 +425,8 @@ mod tests {
             ("boom@1", "unknown kind"),
             ("leg9 rst@1", "unknown scope"),
             ("#0 rst@1", "unknown scope"),
+            ("derender#x rst@1", "unknown scope"),
+            ("elsewhere#1 rst@1", "unknown scope"),
             ("rst@1+0", "unknown offset"),
             ("abort@1+2", "it takes no offset here"),
             ("split@1", "a split needs an offset"),
@@ -431,7 +455,10 @@ mod tests {
 
     #[test]
     fn a_scope_picks_its_requests() {
-        let applies = |text: &str, continuation, nth| Rule::parse(text).expect("reads").applies(continuation, nth);
+        let to = |endpoint, text: &str, continuation, nth| {
+            Rule::parse(text).expect("reads").applies(endpoint, continuation, nth, 2)
+        };
+        let applies = |text: &str, continuation, nth| to(Endpoint::Chat, text, continuation, nth);
         assert!(
             applies("rst@1", true, 9)
                 && applies("leg1 rst@1", false, 9)
@@ -439,5 +466,10 @@ mod tests {
                 && applies("#9 rst@1", true, 9)
         );
         assert!(!applies("leg1 rst@1", true, 1) && !applies("leg2 rst@1", false, 1) && !applies("#2 rst@1", false, 1));
+        assert!(to(Endpoint::Derender, "derender status:500", false, 9));
+        assert!(to(Endpoint::Derender, "derender#2 status:500", false, 9));
+        assert!(!to(Endpoint::Derender, "derender#3 status:500", false, 3));
+        assert!(!to(Endpoint::Derender, "status:500", false, 1) && !to(Endpoint::Render, "#1 status:500", false, 1));
+        assert!(to(Endpoint::Generate, "leg2 rst@1", true, 1) && !to(Endpoint::Chat, "generate rst@1", true, 1));
     }
 }

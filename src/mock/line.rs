@@ -22,6 +22,9 @@ pub(super) struct Model<'a> {
     pub(super) thinks: bool,
 }
 
+/// Begins every answer to a prompt without a header, such as a text to be completed, so that the answer can be told from it later.
+pub(super) const MARK: &str = "⁂";
+
 /// The arguments of every scripted tool call.
 pub(super) const ARGUMENTS: &[&str] =
     &["{", "\"city\"", ": \"", "Zü", "rich", " 北京", " 🚀\"", ", \"unit\"", ": \"celsius", "\"", "}"];
@@ -66,6 +69,9 @@ impl Model<'_> {
             ids.extend(encode(self.family.close));
         }
         let content = ids.len();
+        if header_end(header) != Some(header.len()) {
+            ids.extend(encode(MARK));
+        }
         let mut add = |pieces: &[&str]| pieces.iter().for_each(|piece| encode_bytes(piece.as_bytes(), &mut ids));
         let pieces = text.pieces(Kind::Content);
         let mut markup = None;
@@ -86,19 +92,28 @@ impl Model<'_> {
 
     /// What follows after ids that need not be this engine's own.
     pub(super) fn after(&self, ids: &[u32]) -> Place {
-        let end = header_end(ids).unwrap_or(ids.len());
+        let Some(end) = header_end(ids) else { return self.after_text(ids) };
         let (header, written) = ids.split_at(end);
         let written = decode(written, false);
         for thinks in [false, true] {
             let opening = opening(self.config, &self.family, thinks);
             let said = !opening.is_empty() || thinks == self.thinks;
             let Some(rest) = written.strip_prefix(opening.as_bytes()).filter(|_| said) else { continue };
-            let line = self.line(header, thinks, 0);
-            if line.bytes().starts_with(rest) {
-                return Place { header: end, thinks, at: Some(rest.len()), opening: opening.len() };
+            if self.line(header, thinks, 0).bytes().starts_with(rest) {
+                return Place { header: end, thinks, at: Some(rest.len()) };
             }
         }
-        Place { header: end, thinks: self.thinks, at: None, opening: 0 }
+        Place { header: end, thinks: self.thinks, at: None }
+    }
+
+    /// Without a header, an answer begins with its mark.
+    fn after_text(&self, ids: &[u32]) -> Place {
+        let mark = encode(MARK);
+        let end = ids.windows(mark.len()).position(|window| window == mark).unwrap_or(ids.len());
+        let (header, written) = ids.split_at(end);
+        let written = decode(written, false);
+        let own = self.line(header, false, 0).bytes().starts_with(&written);
+        Place { header: end, thinks: false, at: own.then_some(written.len()) }
     }
 
     /// The tokens that one choice writes from a place on.
@@ -115,8 +130,9 @@ impl Model<'_> {
             return rest;
         }
         let other = self.line_of(self.key(header, choice) ^ key([&at.to_le_bytes()[..]]), header, place.thinks);
-        let mut from = match rest.thoughts {
-            0 => other.content + written.len().saturating_sub(own.content),
+        let mut from = match (rest.thoughts, rest.content) {
+            (0, 0) => other.content + written.len().saturating_sub(own.content),
+            (0, _) => other.thoughts + written.len().saturating_sub(own.thoughts),
             _ => written.len(),
         };
         // Another text, but not one that begins with half a character.
@@ -136,8 +152,6 @@ pub(super) struct Place {
     pub(super) thinks: bool,
     /// Bytes of the answer that have been written; `None`: they are not this engine's.
     pub(super) at: Option<usize>,
-    /// Bytes of what the template writes between the header and the answer.
-    pub(super) opening: usize,
 }
 
 /// A whole answer.

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::Notify;
 
+use super::endpoint::Endpoint;
+
 /// A request as the engine saw it, and what became of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Seen {
@@ -48,9 +50,9 @@ impl Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leg {
-    /// A chat request that starts an answer.
+    /// A request that begins an answer.
     First,
-    /// A chat request with `continue_final_message`.
+    /// A request that goes on with one: with `continue_final_message`, with the ids of prompt and answer, or with an earlier prompt and more.
     Continuation,
     /// Anything else.
     Other,
@@ -175,8 +177,42 @@ struct Inner {
     /// Number of the first entry held.
     first: u64,
     entries: VecDeque<Arc<Entry>>,
-    /// Chat requests since the last reset.
-    chats: u64,
+    /// Requests for an answer since the last reset, and requests to each endpoint.
+    answers: u64,
+    endpoints: Vec<(Endpoint, u64)>,
+}
+
+impl Inner {
+    /// Counts a request to an endpoint.
+    fn count(&mut self, endpoint: Endpoint) -> u64 {
+        match self.endpoints.iter_mut().find(|(known, _)| *known == endpoint) {
+            Some((_, count)) => {
+                *count += 1;
+                *count
+            }
+            None => {
+                self.endpoints.push((endpoint, 1));
+                1
+            }
+        }
+    }
+}
+
+/// What is noted of a request.
+pub(super) struct Note {
+    pub(super) method: String,
+    pub(super) target: String,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+    pub(super) leg: Leg,
+    pub(super) endpoint: Option<Endpoint>,
+}
+
+/// Which request it is, from 1: of those for an answer, and of those to its endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nth {
+    pub(super) answer: u64,
+    pub(super) own: u64,
 }
 
 impl Log {
@@ -184,20 +220,14 @@ impl Log {
         Self { limit: limit.max(1), inner: Mutex::default(), changed: Arc::default() }
     }
 
-    /// Notes a request. Gives its entry, and for a chat request which one it is, from 1.
-    pub(super) fn note(
-        &self,
-        method: String,
-        target: String,
-        headers: Vec<(String, String)>,
-        body: Vec<u8>,
-        leg: Leg,
-    ) -> (Arc<Entry>, u64) {
+    /// Notes a request. Gives its entry, and which one it is.
+    pub(super) fn note(&self, note: Note) -> (Arc<Entry>, Nth) {
         let mut inner = lock(&self.inner);
         if inner.entries.len() >= self.limit {
             inner.entries.pop_front();
             inner.first += 1;
         }
+        let Note { method, target, headers, body, leg, endpoint } = note;
         let entry = Arc::new(Entry {
             number: inner.first + inner.entries.len() as u64,
             method,
@@ -212,8 +242,9 @@ impl Log {
             changed: Arc::clone(&self.changed),
         });
         inner.entries.push_back(Arc::clone(&entry));
-        inner.chats += u64::from(leg != Leg::Other);
-        let nth = inner.chats;
+        inner.answers += u64::from(leg != Leg::Other);
+        let own = endpoint.map_or(0, |endpoint| inner.count(endpoint));
+        let nth = Nth { answer: inner.answers, own };
         drop(inner);
         self.changed.notify_waiters();
         (entry, nth)

@@ -3,17 +3,21 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::ask::Ask;
+use super::completions::Direct;
 use super::config::{Config, Wire};
+use super::endpoint::Endpoint;
 use super::engine::{Shared, Stop};
 use super::fault::{Act, Fault, Place, Rule};
 use super::http::{Close, Conn, Left, Next, Request};
-use super::log::{End, Entry, Leg};
-use super::script::{response_id, script, stream_of};
+use super::log::{End, Entry, Leg, Note};
+use super::script::{direct_id, response_id, script, small, stream_of};
 use super::stream;
+use super::text::key;
 use super::validate::Refusal;
+use super::wire::Form;
 
 const JSON: &str = "application/json";
 
@@ -30,41 +34,75 @@ pub(super) async fn answer(conn: &mut Conn, shared: &Shared, request: Request) -
         conn.respond(status, JSON, &[], body.as_bytes(), request.keep_alive).await?;
         return Ok(Next::Request);
     }
-    if is_probe(&request, path) {
-        let (status, body) = fixed(&request.method, path, &shared.config);
-        conn.respond(status, JSON, &[], body.as_bytes(), request.keep_alive).await?;
-        return Ok(Next::Request);
-    }
-    let is_chat = path == "/v1/chat/completions" && request.method == "POST";
-    let leg = if is_chat { Ask::leg(&request.body) } else { Leg::Other };
+    let endpoint = Endpoint::of(&request.method, path).filter(|endpoint| serves(*endpoint, &shared.config));
+    let fixed = fixed(&request.method, path, &shared.config);
     let Request { method, target, headers, body, chunked, keep_alive } = request;
-    let answer = (!is_chat).then(|| fixed(&method, target.split('?').next().unwrap_or_default(), &shared.config));
-    let read = is_chat.then(|| Ask::read(&headers, &body));
+    let asked = endpoint.map(|endpoint| Asked::read(endpoint, &headers, &body, shared));
+    let leg = asked.as_ref().map_or(Leg::Other, |asked| asked.leg(&body, shared));
     let request_id = headers.iter().find(|(name, _)| name == "x-request-id").map(|(_, value)| value.clone());
-    let (entry, nth) = shared.log.note(method, target, headers, body, leg);
+    let (entry, nth) = shared.log.note(Note { method, target, headers, body, leg, endpoint });
     let _unless_said = EndGuard(&entry);
-    if let Some((status, body)) = answer {
-        conn.respond(status, JSON, &[("x-mock-engine", &shared.config.name)], body.as_bytes(), keep_alive).await?;
-        entry.set_end(if status < 400 { End::Complete } else { End::Refused });
-        return Ok(Next::Request);
-    }
-    let exchange = Exchange { shared, entry: &entry, nth, chunked, keep_alive, request_id };
-    let outcome = match read {
-        Some(Ok(ask)) => chat(conn, &exchange, &ask).await,
-        Some(Err(refusal)) => exchange.refuse(conn, &refusal).await,
-        None => return Ok(Next::Request),
+    let exchange = Exchange { shared, entry: &entry, chunked, keep_alive, request_id };
+    let outcome = match (endpoint, asked) {
+        (Some(endpoint), Some(asked)) => {
+            let is_rule = |rule: &&Rule| rule.applies(endpoint, leg == Leg::Continuation, nth.answer, nth.own);
+            let rules: Vec<&Rule> = asked.faults().iter().chain(&shared.config.faults).filter(is_rule).collect();
+            answered(conn, &exchange, &asked, &rules).await
+        }
+        _ => exchange.respond(conn, fixed.0, &fixed.1).await,
     };
     entry.set_end(outcome.map_or(End::Left, |(_, end)| end));
     outcome.map(|(next, _)| next)
 }
 
-/// Whether a request only asks what the engine is: its version, or whether an endpoint is there. Like a health check it comes at
-/// any time, so it has no number in the log that a test could mean.
-fn is_probe(request: &Request, path: &str) -> bool {
-    match request.method.as_str() {
-        "GET" => path == "/version",
-        "POST" => path != "/v1/chat/completions" && request.body == b"{}",
-        _ => false,
+/// Whether the engine played has this endpoint.
+fn serves(endpoint: Endpoint, config: &Config) -> bool {
+    config.wire == Wire::Vllm || matches!(endpoint, Endpoint::Chat | Endpoint::Version)
+}
+
+/// A request to an endpoint, read.
+enum Asked {
+    Chat(Box<Ask>),
+    Direct(Box<Direct>),
+    /// The answer to anything else.
+    Small(String),
+    Bad(Refusal),
+}
+
+impl Asked {
+    fn read(endpoint: Endpoint, headers: &[(String, String)], body: &[u8], shared: &Shared) -> Self {
+        let config = &shared.config;
+        let read = match endpoint {
+            Endpoint::Chat => Ask::read(headers, body).map(|ask| Asked::Chat(Box::new(ask))),
+            Endpoint::Completions => Direct::completion(headers, body, config).map(|ask| Asked::Direct(Box::new(ask))),
+            Endpoint::Generate if config.scale_out => {
+                Direct::generate(headers, body, config).map(|ask| Asked::Direct(Box::new(ask)))
+            }
+            _ => {
+                let fresh = format!("chatcmpl-{:016x}", key([&shared.log.count().to_le_bytes()[..], body]));
+                small(endpoint, config, headers, body, &fresh).map(Asked::Small)
+            }
+        };
+        read.unwrap_or_else(Asked::Bad)
+    }
+
+    fn leg(&self, body: &[u8], shared: &Shared) -> Leg {
+        match self {
+            Asked::Chat(_) | Asked::Bad(_) => Ask::leg(body),
+            Asked::Direct(ask) => match ask.form {
+                Form::Text if shared.ledger.before(&ask.prompt, false).is_none() => Leg::First,
+                _ => Leg::Continuation,
+            },
+            Asked::Small(_) => Leg::Other,
+        }
+    }
+
+    fn faults(&self) -> &[Rule] {
+        match self {
+            Asked::Chat(ask) => &ask.faults,
+            Asked::Direct(ask) => &ask.faults,
+            Asked::Small(_) | Asked::Bad(_) => &[],
+        }
     }
 }
 
@@ -134,25 +172,23 @@ fn fixed(method: &str, path: &str, config: &Config) -> (u16, String) {
             let model = |id: &&str| json!({"id": id, "object": "model", "created": 1_700_000_000, "owned_by": owner, "max_model_len": 131_072});
             (200, json!({"object": "list", "data": served.iter().map(model).collect::<Vec<_>>()}).to_string())
         }
-        ("GET", "/version") => (200, json!({"version": "0.32.0"}).to_string()),
         ("POST", "/v1/embeddings") => {
             let data = json!([{"object": "embedding", "index": 0, "embedding": [0.25, -0.5, 0.75]}]);
             let usage = json!({"prompt_tokens": 3, "total_tokens": 3});
             (200, json!({"object": "list", "data": data, "model": served[0], "usage": usage}).to_string())
         }
-        (_, "/v1/models" | "/version" | "/v1/embeddings" | "/v1/chat/completions") => {
+        (_, "/v1/models" | "/v1/embeddings") => (405, json!({"detail": "Method Not Allowed"}).to_string()),
+        (_, path) if Endpoint::ALL.iter().any(|(endpoint, _, at, _)| *at == path && serves(*endpoint, config)) => {
             (405, json!({"detail": "Method Not Allowed"}).to_string())
         }
         _ => (404, json!({"detail": "Not Found"}).to_string()),
     }
 }
 
-/// A chat request and what belongs to it.
+/// A request and what belongs to it.
 pub(super) struct Exchange<'a> {
     pub(super) shared: &'a Shared,
     pub(super) entry: &'a Entry,
-    /// Which chat request it is, from 1.
-    nth: u64,
     pub(super) chunked: bool,
     keep_alive: bool,
     request_id: Option<String>,
@@ -192,29 +228,45 @@ impl Drop for Rid<'_> {
     }
 }
 
-/// Answers a chat request; gives what follows on the connection, and how the request ended.
-async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Next, End), Left> {
-    let Exchange { shared, entry, nth, .. } = *exchange;
-    let rules: Vec<&Rule> = ask
-        .faults
-        .iter()
-        .chain(&shared.config.faults)
-        .filter(|rule| rule.applies(ask.is_continuation(), nth))
-        .collect();
-    for rule in &rules {
+/// Answers a request; gives what follows on the connection, and how the request ended.
+async fn answered(
+    conn: &mut Conn,
+    exchange: &Exchange<'_>,
+    asked: &Asked,
+    rules: &[&Rule],
+) -> Result<(Next, End), Left> {
+    if let Some(outcome) = before_the_head(conn, exchange, rules).await? {
+        return Ok(outcome);
+    }
+    match asked {
+        Asked::Chat(ask) => chat(conn, exchange, ask, rules).await,
+        Asked::Direct(ask) => direct(conn, exchange, ask, rules).await,
+        Asked::Small(body) => exchange.respond(conn, 200, body).await,
+        Asked::Bad(refusal) => exchange.refuse(conn, refusal).await,
+    }
+}
+
+/// Does what the faults say that come instead of an answer or before it.
+async fn before_the_head(
+    conn: &mut Conn,
+    exchange: &Exchange<'_>,
+    rules: &[&Rule],
+) -> Result<Option<(Next, End)>, Left> {
+    let Exchange { shared, entry, .. } = *exchange;
+    for rule in rules {
         match &rule.fault {
             Fault::Status { code, body } => {
                 entry.add_fault(rule.to_string());
                 let refusal = Refusal::with_status(*code, "InternalServerError", "a scripted fault");
                 entry.set_refused(&refusal.message);
                 let body = body.clone().unwrap_or_else(|| refusal.body(shared.config.wire));
-                return exchange.respond(conn, *code, &body).await;
+                return exchange.respond(conn, *code, &body).await.map(Some);
             }
             Fault::At { place: Place::Head, act, .. } => {
                 entry.add_fault(rule.to_string());
                 match act {
-                    Act::Rst => return Ok((Next::Close(Close::Rst), End::Cut)),
-                    Act::Eof => return Ok((Next::Close(Close::Fin), End::Cut)),
+                    Act::Rst => return Ok(Some((Next::Close(Close::Rst), End::Cut))),
+                    Act::Eof => return Ok(Some((Next::Close(Close::Fin), End::Cut))),
                     Act::Slow(time) => conn.wait(tokio::time::sleep(*time)).await?,
                     Act::Stall { limit, .. } => stream::stall(conn, entry, *limit).await?,
                     // Nothing else is read at this place.
@@ -224,6 +276,11 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
             Fault::At { .. } => {}
         }
     }
+    Ok(None)
+}
+
+async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask, rules: &[&Rule]) -> Result<(Next, End), Left> {
+    let shared = exchange.shared;
     let (begun, choices) = match script(&shared.config, &shared.ledger, ask) {
         Ok(script) => script,
         Err(refusal) => return exchange.refuse(conn, &refusal).await,
@@ -240,5 +297,21 @@ async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Ne
     if !ask.stream() {
         return exchange.respond(conn, 200, &script.whole()).await;
     }
-    stream::run(conn, exchange, &script, &rules).await
+    stream::run(conn, exchange, &script, rules).await
+}
+
+/// A completion, or tokens.
+async fn direct(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Direct, rules: &[&Rule]) -> Result<(Next, End), Left> {
+    let config = &exchange.shared.config;
+    let choices = match ask.script(config, &exchange.shared.ledger) {
+        Ok(choices) => choices,
+        Err(refusal) => return exchange.refuse(conn, &refusal).await,
+    };
+    let own = ask.fields.get("request_id").and_then(Value::as_str);
+    let given = exchange.request_id.as_deref().or(own);
+    let script = ask.stream_of(config, direct_id(config, given, exchange.entry.number(), ask.form), choices);
+    if !ask.stream() {
+        return exchange.respond(conn, 200, &script.form_whole()).await;
+    }
+    stream::run(conn, exchange, &script, rules).await
 }

@@ -11,16 +11,18 @@ use super::prompt::header;
 use super::text::{Kind, Position};
 
 /// A first leg as the engine saw it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Original {
-    /// Its messages, byte for byte.
+    /// Its messages, byte for byte; none for a completion.
     pub(super) messages: Vec<String>,
+    /// Its prompt's ids.
+    pub(super) prompt: Vec<u32>,
     pub(super) fields: Map<String, Value>,
 }
 
 impl Original {
-    pub(super) fn of(ask: &Ask) -> Self {
-        Self { messages: ask.raw_messages.clone(), fields: ask.fields.clone() }
+    pub(super) fn of(ask: &Ask, prompt: &[u32]) -> Self {
+        Self { messages: ask.raw_messages.clone(), prompt: prompt.to_vec(), fields: ask.fields.clone() }
     }
 }
 

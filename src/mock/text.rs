@@ -275,6 +275,7 @@ const MARKUP: &[&str] = &[
     "get",
     "_weather",
     "weather",
+    super::line::MARK,
 ];
 
 /// Pieces that fall apart.

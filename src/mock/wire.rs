@@ -30,9 +30,24 @@ impl Step {
     }
 }
 
+/// Which API answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Text,
+    /// `/inference/v1/generate`.
+    Tokens {
+        /// `output_mode: "text"`.
+        with_text: bool,
+    },
+}
+
 /// Everything that the events of one answer have in common.
 pub(super) struct Stream<'a> {
     pub(super) config: &'a Config,
+    pub(super) form: Form,
     /// The response's id; on SGLang, later choices get ids of their own.
     pub(super) id: String,
     pub(super) created: u64,
@@ -59,7 +74,8 @@ impl Stream<'_> {
 
     /// The events in their order.
     pub(super) fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = (0..self.choices.len()).map(Step::Role).collect();
+        let roles = if self.form == Form::Chat { self.choices.len() } else { 0 };
+        let mut steps: Vec<Step> = (0..roles).map(Step::Role).collect();
         let mut groups: Vec<_> = (0..self.choices.len()).map(|choice| self.token_steps(choice).into_iter()).collect();
         loop {
             let round: Vec<Step> = groups.iter_mut().filter_map(Iterator::next).collect();
@@ -85,7 +101,7 @@ impl Stream<'_> {
         let last = choice.beats.len();
         let step = |(beat, of): (usize, &super::answer::Beat)| {
             let finish = choice.finishes && beat + 1 == last;
-            let shows = finish || self.returns_ids || !of.said.is_empty();
+            let shows = finish || self.returns_ids || self.form != Form::Chat || !of.said.is_empty();
             shows.then_some(Step::Tokens { choice: at, beat, finish })
         };
         choice.beats.iter().enumerate().filter_map(step).collect()
@@ -102,6 +118,11 @@ impl Stream<'_> {
         let mut data = String::with_capacity(320);
         match step {
             Step::Done => data.push_str("[DONE]"),
+            Step::Tokens { choice, beat, finish } if self.form != Form::Chat => {
+                let finish = finish.then(|| self.choices[choice].finish.clone());
+                self.form_chunk(&mut data, choice, Some(beat), finish.as_ref().map(Finish::name), finish.as_ref());
+            }
+            Step::Usage if self.form != Form::Chat => self.form_usage_chunk(&mut data),
             Step::Usage => self.usage_chunk(&mut data),
             Step::Role(choice) => {
                 let role = serde_json::to_string(&self.role).unwrap_or_default();
@@ -132,7 +153,10 @@ impl Stream<'_> {
     /// A finish chunk with `abort`, after this beat of the first choice.
     pub(super) fn write_abort(&self, beat: Option<usize>, out: &mut Vec<u8>) {
         let mut data = String::new();
-        self.chunk(&mut data, 0, self.counts(0, beat), self.empty_delta(), Ending::Abort, &[]);
+        match self.form {
+            Form::Chat => self.chunk(&mut data, 0, self.counts(0, beat), self.empty_delta(), Ending::Abort, &[]),
+            Form::Text | Form::Tokens { .. } => self.form_abort_chunk(&mut data, beat),
+        }
         write_event(&data, out);
     }
 

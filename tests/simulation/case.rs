@@ -116,6 +116,8 @@ pub struct Answered {
     pub whole: Vec<String>,
     /// What the first events say: none of them, one, and so on to all.
     saids: Vec<Said>,
+    /// Tokens that engine A has counted with each event.
+    counts: Vec<u64>,
     /// What engine B has answered to each request, for many cuts lead to the same one.
     answers: RefCell<HashMap<Request, Vec<u8>>>,
 }
@@ -126,13 +128,14 @@ impl Answered {
         let uncut = mock::events(&case.first, body.as_bytes(), 0).expect("the first leg is a good request");
         let whole = data_of(&uncut.concat());
         let saids = (0..=whole.len()).map(|events| Said::by(&whole[..events])).collect();
-        Answered { case, body, uncut, whole, saids, answers: RefCell::default() }
+        let counts = counts(&case);
+        Answered { case, body, uncut, whole, saids, counts, answers: RefCell::default() }
     }
 
-    /// Tokens in the first `events` events, each of which is one.
+    /// Tokens that the engine has written with the first `events` events. Some have no event: the tag that ends thinking, for one.
     pub fn tokens(&self, events: usize) -> u64 {
-        let text = |events: usize| self.said(events).reasoning.len() + self.said(events).content.len();
-        (0..events).filter(|at| text(at + 1) > text(*at)).count() as u64
+        let last = events.min(self.counts.len()).checked_sub(1);
+        last.map_or(0, |last| self.counts[last])
     }
 
     /// A stream whose first leg is open.
@@ -189,4 +192,17 @@ impl Answered {
         });
         ends.collect()
     }
+}
+
+/// What engine A counts with each event, were it asked to count along.
+fn counts(case: &Case) -> Vec<u64> {
+    let config = Config { ledger: None, ..case.first.clone() };
+    let mut body = case.body.clone();
+    body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
+    let events = mock::events(&config, body.to_string().as_bytes(), 0).expect("a good request");
+    let count = |data: &String| {
+        let event: Option<Value> = serde_json::from_str(data).ok();
+        event.and_then(|event| event["usage"]["completion_tokens"].as_u64())
+    };
+    data_of(&events.concat()).iter().filter_map(count).collect()
 }

@@ -124,11 +124,7 @@ fn assert_estimate(stream: &Answered, cut: usize, extra: u64, got: &str, want: &
     let said = stream.said(cut);
     let recovered = |text: &str| estimate(text, &Ratios::default());
     let calls = said.calls.len().div_ceil(4) as u64; // JSON, four bytes a token
-    let is_token = |data: &&String| {
-        let said = Said::by(std::slice::from_ref(*data));
-        !(said.reasoning + &said.content + &said.calls).is_empty()
-    };
-    let rest = stream.whole[cut..].iter().filter(is_token).count() as u64;
+    let rest = stream.tokens(stream.whole.len()) - stream.tokens(cut);
     let completion = count(&usage, "completion_tokens");
     let all = recovered(&said.reasoning) + recovered(&said.content) + calls + rest + extra;
     assert_eq!(completion, all, "{at}");

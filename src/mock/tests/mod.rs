@@ -2,6 +2,7 @@
 
 mod client;
 mod continuation;
+mod direct;
 mod faults;
 mod http;
 mod ids;
