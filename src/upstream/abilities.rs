@@ -35,7 +35,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster::{Cluster, Endpoint};
-use super::leg::{Ask, Connector, Cut, Leg, OpenError};
+use super::leg::{Ask, Connector, Leg};
+use super::question::{Unanswered, whole};
 use crate::proto::resume::{Abilities, Version};
 
 /// The engine that has what is asked for here. No other is asked.
@@ -85,13 +86,7 @@ pub(super) struct Found {
 #[derive(Debug, Error)]
 enum Silence {
     #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error("its answer broke off: {0}")]
-    Cut(#[from] Cut),
-    #[error("no answer within {PATIENCE:?}")]
-    Late,
-    #[error("an answer of more than {MAX_ANSWER} bytes")]
-    TooLong,
+    Unanswered(#[from] Unanswered),
     #[error("HTTP status {0}")]
     Status(u16),
     #[error("the request cannot be written: {0}")]
@@ -293,21 +288,15 @@ async fn exchange(
 ) -> Result<(u16, Vec<u8>), Silence> {
     let head = head(method, path).map_err(|error| Silence::Request(error.to_string()))?;
     let ask = Ask { head: &head, body: &body, connect: PATIENCE, answer: None, avoid: &[] };
-    let whole = async {
-        let picked = Arc::clone(endpoint).picked(PATIENCE);
-        let mut leg = Leg::open_picked(connector, cluster, picked, ask).await?;
+    let answer = async {
+        let mut leg = Leg::open_at(connector, cluster, endpoint.address(), ask).await?;
         let status = leg.response().status.as_u16();
-        let mut all = Vec::new();
-        while let Some(bytes) = leg.read().await? {
-            if all.len() + bytes.len() > MAX_ANSWER {
-                return Err(Silence::TooLong);
-            }
-            all.extend_from_slice(bytes);
-        }
+        let body = whole(&mut leg, endpoint, MAX_ANSWER).await?;
         leg.finish().await;
-        Ok((status, all))
+        Ok((status, body))
     };
-    match timeout(PATIENCE, whole).await.unwrap_or(Err(Silence::Late))? {
+    let late = || Unanswered::TimedOut { endpoint: Arc::clone(endpoint), after: PATIENCE };
+    match timeout(PATIENCE, answer).await.unwrap_or_else(|_| Err(late()))? {
         (status, _) if status >= 500 => Err(Silence::Status(status)),
         answer => Ok(answer),
     }

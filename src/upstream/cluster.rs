@@ -85,12 +85,6 @@ impl Endpoint {
         &self.inquiries
     }
 
-    /// The choice of this endpoint.
-    pub(super) fn picked(self: Arc<Self>, connect: Duration) -> Picked {
-        let peer = self.peer(connect);
-        Picked { guard: StreamGuard::new(self), peer }
-    }
-
     pub(super) fn configured(&self) -> &settings::Endpoint {
         &self.configured
     }
@@ -289,7 +283,9 @@ impl Cluster {
             }
             Balance::LeastStreams => self.least_busy(wanted),
         }?;
-        Some(Arc::clone(endpoint_of(&backend)?).picked(connect))
+        let endpoint = Arc::clone(endpoint_of(&backend)?);
+        let peer = endpoint.peer(connect);
+        Some(Picked { guard: StreamGuard::new(endpoint), peer })
     }
 
     /// The endpoint at `address`, however busy it is, counted as by [`Cluster::pick`]. `None`: it is not among them any more.

@@ -206,16 +206,6 @@ impl Leg {
         let picked = cluster
             .pick_at(address, ask.connect)
             .ok_or_else(|| OpenError::NoEndpoint { upstream: cluster.name().to_owned() })?;
-        Self::open_picked(connector, cluster, picked, ask).await
-    }
-
-    /// The same at the endpoint that was picked.
-    pub(super) async fn open_picked(
-        connector: &Arc<Connector>,
-        cluster: &Cluster,
-        picked: Picked,
-        ask: Ask<'_>,
-    ) -> Result<Self, OpenError> {
         let endpoint = Arc::clone(picked.endpoint());
         attempt(connector, picked, ask).await.map_err(|failed| match failed {
             Failed::Connect(why) => OpenError::Unreachable {

@@ -161,7 +161,8 @@ pub fn head_for(client: &RequestHeader, path: &'static str) -> RequestHeader {
     head
 }
 
-async fn whole(leg: &mut Leg, endpoint: &Arc<Endpoint>, limit: usize) -> Result<Vec<u8>, Unanswered> {
+/// The rest of a response's body, up to `limit` bytes.
+pub(super) async fn whole(leg: &mut Leg, endpoint: &Arc<Endpoint>, limit: usize) -> Result<Vec<u8>, Unanswered> {
     let mut body = Vec::new();
     loop {
         match leg.read().await {

@@ -334,7 +334,7 @@ async fn a_server_that_does_not_tell_its_version_is_asked_nothing_more() {
 async fn what_is_no_answer_says_nothing() {
     let silences: [(Answers, &str); 3] = [
         (|_| Some((503, String::new())), "HTTP status 503"),
-        (|_| Some((200, " ".repeat(MAX_ANSWER + 1))), "an answer of more than 65536 bytes"),
+        (|_| Some((200, " ".repeat(MAX_ANSWER + 1))), ": an answer of more than 65536 bytes"),
         (
             |asked| if asked == "GET /version" { version("0.32.0") } else { Some((500, String::new())) },
             "HTTP status 500",
@@ -345,7 +345,7 @@ async fn what_is_no_answer_says_nothing() {
         let cluster = cluster(&[server.address]).await;
         let endpoint = cluster.endpoints().remove(0);
         let silence = ask(&Arc::new(Connector::new(None)), &cluster, &endpoint).await.unwrap_err();
-        assert_eq!(silence.to_string(), why);
+        assert!(silence.to_string().ends_with(why), "{silence}");
         assert_eq!(endpoint.streams(), 0);
     }
 }
