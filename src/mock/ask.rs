@@ -72,7 +72,8 @@ impl Ask {
         }
         let Ok(flags) = serde_json::from_slice::<Flags>(body) else { return Leg::First };
         let ids = flags.kv_transfer_params.as_ref().and_then(|params| params.get("prompt_token_ids"));
-        let continues = flags.continue_final_message == Some(Value::Bool(true)) || ids.is_some_and(|ids| !ids.is_null());
+        let continues =
+            flags.continue_final_message == Some(Value::Bool(true)) || ids.is_some_and(|ids| !ids.is_null());
         if continues { Leg::Continuation } else { Leg::First }
     }
 
@@ -83,7 +84,9 @@ impl Ask {
     }
 
     fn check_types(&self) -> Result<(), Refusal> {
-        for key in ["stream", "continue_final_message", "add_generation_prompt", "return_token_ids", "include_reasoning"] {
+        for key in
+            ["stream", "continue_final_message", "add_generation_prompt", "return_token_ids", "include_reasoning"]
+        {
             if self.fields.get(key).is_some_and(|value| !value.is_boolean() && !value.is_null()) {
                 return Err(Refusal::bad(format!("`{key}` is not a boolean")));
             }

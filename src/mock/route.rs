@@ -195,8 +195,12 @@ impl Drop for Rid<'_> {
 /// Answers a chat request; gives what follows on the connection, and how the request ended.
 async fn chat(conn: &mut Conn, exchange: &Exchange<'_>, ask: &Ask) -> Result<(Next, End), Left> {
     let Exchange { shared, entry, nth, .. } = *exchange;
-    let rules: Vec<&Rule> =
-        ask.faults.iter().chain(&shared.config.faults).filter(|rule| rule.applies(ask.is_continuation(), nth)).collect();
+    let rules: Vec<&Rule> = ask
+        .faults
+        .iter()
+        .chain(&shared.config.faults)
+        .filter(|rule| rule.applies(ask.is_continuation(), nth))
+        .collect();
     for rule in &rules {
         match &rule.fault {
             Fault::Status { code, body } => {

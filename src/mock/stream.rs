@@ -107,7 +107,8 @@ pub(super) async fn run(
     });
     // vLLM answers before the first token is there; SGLang waits for it (0.5.13+).
     let held = stream.config.wire == Wire::Sglang;
-    let mut writer = Writer { conn, entry: exchange.entry, chunked: exchange.chunked, out, events: 0, held, beat: None };
+    let mut writer =
+        Writer { conn, entry: exchange.entry, chunked: exchange.chunked, out, events: 0, held, beat: None };
     match writer.all(stream, &steps, &faults).await? {
         Ended::Body(end) => {
             writer.held = false;

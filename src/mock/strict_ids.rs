@@ -75,11 +75,7 @@ fn spent(ask: &Ask, config: &Config, family: &Family, prompt: &[u32]) -> Result<
 ///
 /// # Errors
 /// The first that is not as it should be.
-pub(super) fn check_against(
-    fields: &Map<String, Value>,
-    spent: Spent,
-    original: &Original,
-) -> Result<(), String> {
+pub(super) fn check_against(fields: &Map<String, Value>, spent: Spent, original: &Original) -> Result<(), String> {
     let own = |key: &str| OWN_RULES.contains(&key) || ["return_token_ids", "kv_transfer_params"].contains(&key);
     let own = |key: &str| key != "chat_template_kwargs" && own(key);
     for (key, value) in original.fields.iter().filter(|(key, _)| !own(key)) {

@@ -257,8 +257,24 @@ const AWKWARD: &[&str] = &[
 
 /// Words of prompts and tool calls.
 const MARKUP: &[&str] = &[
-    "user", "assistant", "system", "tool", "think", "response", "{\"name\": \"", "\", \"arguments\": ", "}\n", "\"city\"", ": \"",
-    "rich", " 北京", ", \"unit\"", ": \"celsius", "get", "_weather", "weather",
+    "user",
+    "assistant",
+    "system",
+    "tool",
+    "think",
+    "response",
+    "{\"name\": \"",
+    "\", \"arguments\": ",
+    "}\n",
+    "\"city\"",
+    ": \"",
+    "rich",
+    " 北京",
+    ", \"unit\"",
+    ": \"celsius",
+    "get",
+    "_weather",
+    "weather",
 ];
 
 /// Pieces that fall apart.

@@ -67,7 +67,8 @@ static TEXT: LazyLock<Vocabulary> = LazyLock::new(|| {
     let mut by_first = vec![Vec::new(); 256];
     for bytes in vocabulary().map(str::as_bytes).chain(PARTS.iter().copied()) {
         if bytes.len() > 1 && !tokens.contains(&bytes) {
-            by_first[usize::from(bytes[0])].push((bytes, FIRST + APART * u32::try_from(tokens.len()).unwrap_or_default()));
+            by_first[usize::from(bytes[0])]
+                .push((bytes, FIRST + APART * u32::try_from(tokens.len()).unwrap_or_default()));
             tokens.push(bytes);
         }
     }

@@ -101,11 +101,8 @@ pub(super) fn check_limit(limit: Option<u64>, config: &Config) -> Result<(), Ref
 /// Whether ids are in the vocabulary and not too many; in vLLM's words. `param` is the field that held them, if vLLM names it.
 pub(super) fn check_ids(ids: &[u64], config: &Config, param: Option<&'static str>) -> Result<Vec<u32>, Refusal> {
     if ids.len() >= config.max_model_len {
-        let message = format!(
-            "Input length ({}) exceeds model's maximum context length ({}).",
-            ids.len(),
-            config.max_model_len
-        );
+        let message =
+            format!("Input length ({}) exceeds model's maximum context length ({}).", ids.len(), config.max_model_len);
         return Err(Refusal::bad(message));
     }
     let read = |id: &u64| match u32::try_from(*id) {

@@ -208,7 +208,8 @@ fn ids_are_silently_ignored_where_the_engine_does_not_take_them() {
     echo["echo"] = json!(true);
     restarted(&config, &echo);
     let mut media = ids.clone();
-    media["messages"][0]["content"] = json!([{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": "x"}}]);
+    media["messages"][0]["content"] =
+        json!([{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": "x"}}]);
     restarted(&config, &media);
     for version in ["0.28.0", "0.33.1rc2.dev5+g123", "1.0"] {
         let config = Config { version: version.to_owned(), ..config.clone() };

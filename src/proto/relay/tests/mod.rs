@@ -4,6 +4,7 @@ mod exact;
 mod failures;
 mod holding;
 mod incomplete;
+mod replayed;
 mod rules;
 
 use std::time::Duration;
