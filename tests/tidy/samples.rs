@@ -121,6 +121,8 @@ fn a_file_for_a_pair_and_a_family_that_knows_an_engine_are_found() {
         &["src/proto/resume/family/glm.rs:3", "src/proto/resume/family/glm.rs:2"],
     );
     finds(layers::no_pairs, &[family("glm", "// vllm\nlet a = \"as vllm does\";"), vllm()], &[]);
+    let api = file("src/proto/resume/engine/glm_api.rs", "");
+    finds(layers::no_pairs, &[family("glm", ""), api], &[]);
 }
 
 #[test]

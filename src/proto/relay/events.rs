@@ -169,7 +169,8 @@ impl Relay {
     /// believed where the answer has not begun yet.
     fn is_doubtful_stop(&self, chunk: &Chunk<'_>) -> bool {
         let confirmed = self.empty_stop && self.known().phase() == Phase::Content;
-        let holds = self.leg.probation.as_ref().is_some_and(Probation::holds);
+        let holds = self.leg.probation.as_ref().is_some_and(Probation::holds)
+            || self.leg.splice.as_ref().is_some_and(Splice::holds);
         // One that goes on from ids knows where it is.
         self.leg.number > 1
             && self.leg.kind != Some(PlanKind::TokenExact)

@@ -3,6 +3,7 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::family::Switch;
 use super::{Budget, Refused, Words, completions, engine};
 use crate::proto::chat::json::{Object, is_null, raw_text, whole_number};
 use crate::proto::chat::{Api, ChatRequest, Partial, Ratios, TokenIds};
@@ -72,8 +73,19 @@ pub(super) fn by_message(
     request.set("continue_final_message", &true);
     // Left out, vLLM's default `true` makes transformers answer 400.
     request.set("add_generation_prompt", &false);
-    ask_for_rest(&mut request, left);
-    if let Some(switch) = words.switch
+    finish(request, words.switch, left, engine, budget)
+}
+
+/// A body with what every leg by text needs, whatever its messages.
+pub(super) fn finish(
+    mut request: ChatRequest,
+    switch: Option<Switch>,
+    left: &Left,
+    engine: &engine::Spec,
+    budget: &Budget<'_>,
+) -> Vec<u8> {
+    ask_for_rest(&mut request, left, engine.stream_options);
+    if let Some(switch) = switch
         && let Some(kwargs) = merged(request.get("chat_template_kwargs"), switch.key, switch.off)
     {
         request.set("chat_template_kwargs", &kwargs);
@@ -91,7 +103,7 @@ pub(super) fn by_message(
 /// The body that has these ids as its prompt. `messages` has to be there, and is not read.
 pub(super) fn by_ids(request: &ChatRequest, prompt: &TokenIds, left: &Left) -> Vec<u8> {
     let mut request = request.clone();
-    ask_for_rest(&mut request, left);
+    ask_for_rest(&mut request, left, true);
     request.set(RETURN_IDS, &true);
     // The ids are what the engine made of the client's prompt, shortened already.
     request.remove(TRUNCATE);
@@ -101,10 +113,10 @@ pub(super) fn by_ids(request: &ChatRequest, prompt: &TokenIds, left: &Left) -> V
     request.to_bytes()
 }
 
-/// What every continuation sends.
-pub(super) fn ask_for_rest(request: &mut ChatRequest, left: &Left) {
+/// What every continuation sends; usage is asked for where there is a field for it.
+pub(super) fn ask_for_rest(request: &mut ChatRequest, left: &Left, stream_options: bool) {
     request.set("stream", &true);
-    if let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
+    if stream_options && let Some(options) = merged(request.get("stream_options"), "include_usage", "true") {
         request.set("stream_options", &options);
     }
     for (key, rest) in &left.0 {

@@ -36,7 +36,7 @@ pub(super) fn text_plan(
         _ => return Err(Refused::PromptNotText),
     };
     let left = left(request, partial.completion_tokens(budget.ratios))?;
-    let mut next = continued(request, &raw(&format!("{prompt}{written}")), &left);
+    let mut next = continued(request, &raw(&format!("{prompt}{written}")), &left, engine.stream_options);
     if let Some(key) = engine.request_id {
         next.set(key, budget.rid);
     }
@@ -57,16 +57,16 @@ pub(super) fn text_plan(
 ///
 /// The engine must not shorten them: they are what it made of the client's prompt, shortened already.
 pub(super) fn by_ids(request: &ChatRequest, ids: &TokenIds, left: &Left) -> Vec<u8> {
-    let mut next = continued(request, &raw_text(ids.to_json()), left);
+    let mut next = continued(request, &raw_text(ids.to_json()), left, true);
     next.remove(TRUNCATE);
     next.set(RETURN_IDS, &true);
     next.to_bytes()
 }
 
-fn continued(request: &ChatRequest, prompt: &RawValue, left: &Left) -> ChatRequest {
+fn continued(request: &ChatRequest, prompt: &RawValue, left: &Left, stream_options: bool) -> ChatRequest {
     let mut next = request.clone();
     next.set("prompt", prompt);
-    ask_for_rest(&mut next, left);
+    ask_for_rest(&mut next, left, stream_options);
     next
 }
 

@@ -6,6 +6,8 @@
 //!   among the ids has to be asked of the engine first ([`Search`]).
 //! - **chat-continue**: the partial becomes the last assistant message, and `continue_final_message: true` with
 //!   `add_generation_prompt: false` lets the engine go on inside it.
+//! - **prefix** (`prefix`): a provider goes on from a last assistant message by a way of its own.
+//! - **replay** (`replay`): a new request asks for the rest. Not exact, and only where it is named.
 //!
 //! In which form a partial is written depends on two things that know nothing of each other:
 //!
@@ -27,7 +29,9 @@ mod engine;
 mod exact;
 mod family;
 mod kind;
+mod prefix;
 pub mod render;
+mod replay;
 mod version;
 
 pub use engine::{Engine, Joint};
@@ -70,6 +74,8 @@ pub struct Settings {
     pub abilities: Abilities,
     /// Most tokens of a prompt and an answer that are sent back as ids.
     pub max_prompt_tokens: usize,
+    /// Characters of the partial's end that a replayed answer has to repeat before they are taken out of it; at least 1.
+    pub replay_overlap: usize,
 }
 
 impl Default for Settings {
@@ -79,6 +85,8 @@ impl Default for Settings {
             barred: PlanSet::default(),
             abilities: Abilities::default(),
             max_prompt_tokens: 131_072,
+            // Longer than a word or two that an answer may well say again, shorter than a sentence.
+            replay_overlap: 16,
         }
     }
 }
@@ -179,6 +187,9 @@ pub enum Refused {
     /// Nobody knows in which form to hand this family's text back to this kind of engine.
     #[error("no form is known for this family on this engine")]
     NoForm,
+    /// The engine may say the partial once more, and it is so short that an answer may as well say it twice.
+    #[error("the answer is too short to be told from its repetition")]
+    TooShort,
     /// The engine does not know this kind of plan.
     #[error("the engine has no such way to continue")]
     NotHere,
@@ -221,6 +232,7 @@ impl Refused {
             Self::MarkRepeats => "mark_repeats",
             Self::PromptNotText => "prompt_not_text",
             Self::NoForm => "no_form",
+            Self::TooShort => "too_short",
             Self::NotHere => "not_here",
             Self::TooOld => "too_old",
             Self::NoIds => "no_ids",
@@ -301,7 +313,9 @@ pub fn way_of(
         PlanKind::TokenExact => exact::search(request, partial, family.spec(), engine.spec(), budget.settings)
             .map(|search| Way::Search(Box::new(search))),
         PlanKind::ChatContinue => plan(request, partial, family, engine, budget).map(made),
-        PlanKind::RenderGenerate | PlanKind::Prefix | PlanKind::Replay => Err(Refused::NotHere),
+        PlanKind::Prefix => prefix::plan(request, partial, family, engine, budget).map(made),
+        PlanKind::Replay => replay::plan(request, partial, family, engine, budget).map(made),
+        PlanKind::RenderGenerate => Err(Refused::NotHere),
     }
 }
 
@@ -350,13 +364,18 @@ pub fn plan(
     })
 }
 
-/// Why no answer of this family is ever continued on this engine, unless it is forced; `None`: it depends on the answer.
+/// Why no answer of this family is ever continued on this engine, unless it is forced or replayed; `None`: it depends on the
+/// answer.
 pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
     let (family, engine) = (family.spec(), engine.spec());
+    if engine.prefill.is_some() {
+        return None;
+    }
+    let Some(joint) = engine.joint else { return Some(Refused::NotHere) };
     if engine.flag_ignored_by.contains(&family.renderer) {
         return Some(Refused::FlagIgnored);
     }
-    family.forms(engine.joint).is_none().then_some(Refused::NoForm)
+    family.forms(joint).is_none().then_some(Refused::NoForm)
 }
 
 /// The client's request as leg 1 sends it, where that differs: it asks a vLLM for token ids. The client must not see them, unless it
@@ -490,10 +509,11 @@ struct Words {
 }
 
 fn compose(found: &Found<'_>, family: &Spec, engine: &engine::Spec, force: bool) -> Result<Words, Refused> {
+    let joint = engine.joint.ok_or(Refused::NotHere)?;
     refuse_if(engine.flag_ignored_by.contains(&family.renderer), Refused::FlagIgnored, force)?;
     refuse_if(found.inline == Some(Opening::Written) && family.repeats_mark, Refused::MarkRepeats, force)?;
     refuse_if(found.marked, Refused::MarkInText, force)?;
-    let forms = family.forms(engine.joint).ok_or(Refused::NoForm)?;
+    let forms = family.forms(joint).ok_or(Refused::NoForm)?;
     match found.state {
         State::Thinking { reasoning } => {
             let marks = family.marks.as_ref().ok_or(Refused::UnexpectedThinking)?;

@@ -5,13 +5,13 @@ use crate::proto::chat::{Parsed, parse};
 
 const RATIOS: Ratios = Ratios { cjk: 1.6, other: 4.0 };
 
-fn request(fields: &str) -> ChatRequest {
+pub(super) fn request(fields: &str) -> ChatRequest {
     let comma = if fields.is_empty() { "" } else { "," };
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"Hi"}}],"stream":true{comma}{fields}}}"#);
     ChatRequest::parse(body.as_bytes()).expect("the request is read")
 }
 
-fn fold(partial: &mut Partial, choice: Value, used: Option<(u64, u64)>) {
+pub(super) fn fold(partial: &mut Partial, choice: Value, used: Option<(u64, u64)>) {
     let usage = used.map(|(tokens, thinking)| {
         json!({"prompt_tokens": 5, "total_tokens": 5 + tokens, "completion_tokens": tokens,
             "completion_tokens_details": {"reasoning_tokens": thinking}})
@@ -25,7 +25,7 @@ fn fold(partial: &mut Partial, choice: Value, used: Option<(u64, u64)>) {
 }
 
 /// A partial with these texts and, if given, counted tokens: (all, of the thinking).
-fn partial(reasoning: &str, content: &str, used: Option<(u64, u64)>) -> Partial {
+pub(super) fn partial(reasoning: &str, content: &str, used: Option<(u64, u64)>) -> Partial {
     let mut partial = Partial::new(1);
     let delta = json!({"index": 0, "delta": {"reasoning": reasoning, "content": content}, "finish_reason": null});
     fold(&mut partial, delta, used);
@@ -33,8 +33,22 @@ fn partial(reasoning: &str, content: &str, used: Option<(u64, u64)>) -> Partial 
 }
 
 fn ask(request: &ChatRequest, partial: &Partial, family: &str, engine: &str, force: bool) -> Result<Plan, Refused> {
+    ask_as(PlanKind::ChatContinue, request, partial, (family, engine), force)
+}
+
+/// The same by any kind of plan that is made from text. Both names at once: (family, engine).
+pub(super) fn ask_as(
+    kind: PlanKind,
+    request: &ChatRequest,
+    partial: &Partial,
+    (family, engine): (&str, &str),
+    force: bool,
+) -> Result<Plan, Refused> {
     let budget = Budget { ratios: &RATIOS, rid: "fresh", force, lists_ids: false, settings: &Settings::default() };
-    plan(request, partial, &Family::named(family).0, &Engine::named(engine).0, &budget)
+    match way_of(kind, request, partial, &Family::named(family).0, &Engine::named(engine).0, &budget)? {
+        Way::Plan(plan) => Ok(*plan),
+        Way::Search(search) => panic!("a search: {search:?}"),
+    }
 }
 
 fn body_of(request: &ChatRequest, partial: &Partial, family: &str, engine: &str) -> Value {
@@ -610,7 +624,8 @@ mod the_document {
             FlagIgnored => Some(MarkRepeats),
             MarkRepeats => Some(PromptNotText),
             PromptNotText => Some(NoForm),
-            NoForm => Some(NotHere),
+            NoForm => Some(TooShort),
+            TooShort => Some(NotHere),
             NotHere => Some(TooOld),
             TooOld => Some(NoIds),
             NoIds => Some(Media),
@@ -667,12 +682,12 @@ mod names {
 
     #[test]
     fn an_unknown_engine_is_generic_and_says_so() {
-        let (engine, known) = Engine::named("openai");
-        assert_eq!((engine.name(), known), ("openai", Known::No));
+        let (engine, known) = Engine::named("lmdeploy");
+        assert_eq!((engine.name(), known), ("lmdeploy", Known::No));
         assert_eq!(Engine::named("vLLM").1, Known::Yes);
         let state = partial("R", "C", None);
         let generic = body_of(&request(""), &state, "qwen3", "generic");
-        assert_eq!(body_of(&request(""), &state, "qwen3", "openai"), generic);
+        assert_eq!(body_of(&request(""), &state, "qwen3", "lmdeploy"), generic);
     }
 
     #[test]

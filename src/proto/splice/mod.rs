@@ -10,6 +10,8 @@
 //! | thinking that is really the answer (the engine's parser did not see the thinking end) | `content` |
 //! | text at the start that the client has, where the leg goes on from before its end | dropped; it has to come, exactly |
 //! | white space at the start, where the template trimmed it from the partial's end | dropped as far as it repeats |
+//! | the end of the partial, or all of it, once more | dropped, where the plan expects that ([`Overlap`]) |
+//! | thinking on the way of a replay | dropped ([`LegThinking`]) |
 //! | `usage` | that of the whole answer, or gone if the client did not ask for it |
 //!
 //! A completion's choice has its text where a chat's has a delta; nothing is taken from it but what repeats, and the ids of the prompt.
@@ -20,14 +22,20 @@
 //! before stays valid.
 
 mod hide;
+mod mark;
+mod overlap;
 mod tail;
+mod thinking;
 
 pub use hide::hide_ids;
+pub use overlap::Overlap;
 pub use tail::{finish_chunk, usage_chunk};
+pub use thinking::LegThinking;
 
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use self::mark::Mark;
 use super::chat::json::{self, Object};
 use super::chat::{
     Api, Chunk, ChunkChoice, ClientUsage, Head, Malformed, Parsed, ReasoningField, Recovered, Usage, merge, parse,
@@ -44,6 +52,12 @@ pub struct Seam {
     pub reasoning_is_content: bool,
     /// What the engine generates once more, because the tokens it goes on from end before the text that the client has.
     pub repeats: Repeats,
+    /// What of the partial the leg may write once more before it goes on. It comes before what was trimmed.
+    pub overlap: Option<Overlap>,
+    /// What becomes of the leg's thinking.
+    pub thinking: LegThinking,
+    /// The name of a plan that is not exact: the first event of the leg that is passed on says so.
+    pub inexact: Option<&'static str>,
 }
 
 /// Text that the client has and that the next leg begins with. Unlike white space it has to come, exactly as it is.
@@ -85,6 +99,10 @@ pub struct Splice {
     repeated: String,
     /// What still has to be repeated.
     repeats: Repeats,
+    /// What may be repeated of the partial; gone once that is decided.
+    overlap: Option<Overlap>,
+    thinking: LegThinking,
+    mark: Mark,
     /// The client is not to see token ids, so an event has nothing for it that has only these.
     hides_ids: bool,
     /// The leg has brought thinking, and some of the answer.
@@ -122,7 +140,7 @@ impl Splice {
         client: ClientUsage,
         recovered: Recovered,
     ) -> Self {
-        let Seam { trimmed, reasoning_is_content, repeats } = seam;
+        let Seam { trimmed, reasoning_is_content, repeats, overlap, thinking, inexact } = seam;
         Self {
             head,
             reasoning_field,
@@ -130,6 +148,9 @@ impl Splice {
             awaits_role: false,
             repeated: trimmed,
             repeats,
+            overlap,
+            thinking,
+            mark: Mark::of(inexact),
             hides_ids: false,
             thought: false,
             answered: false,
@@ -153,7 +174,13 @@ impl Splice {
     /// Whether the seam is behind: from here on, events that differ in one string only are rewritten to events that differ in
     /// that string only, so that their frames may be learned before and after the rewriting.
     pub fn is_settled(&self) -> bool {
-        self.repeated.is_empty() && self.repeats.is_empty()
+        self.repeated.is_empty() && self.repeats.is_empty() && self.overlap.is_none() && self.mark.is_behind()
+    }
+
+    /// Whether text of the leg is held back, until it is clear whether it repeats what was delivered. It comes with one of the
+    /// next events, at the latest with the finish reason.
+    pub fn holds(&self) -> bool {
+        self.overlap.as_ref().is_some_and(Overlap::holds)
     }
 
     /// The event's data as the client is to see it; `None` if it is not to see it at all.
@@ -180,6 +207,9 @@ impl Splice {
         let emptied = self.rewrite_choices(&chunk, &mut event)?;
         let hidden = self.rewrite_usage(&chunk, &mut event);
         let nothing_left = emptied || (hidden && chunk.choices.is_empty());
+        if !nothing_left {
+            self.mark.put(&mut event);
+        }
         Ok((!nothing_left).then(|| event.to_text().into_bytes()))
     }
 
@@ -239,8 +269,11 @@ impl Splice {
         }
         // What is no object brings no text.
         let raw = choice.get("delta").map(ToOwned::to_owned);
-        let Some(mut delta) = raw.as_ref().and_then(|raw| Object::parse(raw.get()).ok()) else {
-            return Ok(false);
+        let mut delta = match raw.as_ref().and_then(|raw| Object::parse(raw.get()).ok()) {
+            Some(delta) => delta,
+            // It ends the choice, so what is held back has to go with it.
+            None if self.holds() && view.finish_reason.is_some() => Object::default(),
+            None => return Ok(false),
         };
         let first_role = self.awaits_role && view.role.is_some();
         self.awaits_role &= !first_role;
@@ -266,7 +299,9 @@ impl Splice {
         self.thought |= view.reasoning.as_ref().is_some_and(|text| !text.is_empty());
         self.answered |= view.content.as_ref().is_some_and(|text| !text.is_empty()) || !view.tool_calls.is_empty();
         let ends = ends(view);
-        let dropped = self.drop_repeats(names, texts, ends)?;
+        let dropped = self.thinking.take_out(texts)
+            | self.drop_repeats(names, texts, ends)?
+            | self.drop_overlap(names, texts, ends);
         let trimmed = self.trim_repeated(names, texts);
         if ends {
             self.repeated.clear();
@@ -308,6 +343,26 @@ impl Splice {
             return Err(NotSpliced::Diverged);
         }
         Ok(dropped)
+    }
+
+    /// Drops from the answer's text what the partial ends with, holds back what may turn out to be that, and says whether the text
+    /// has changed.
+    fn drop_overlap(&mut self, names: Names, texts: &mut Object<'_>, ends: bool) -> bool {
+        let (Some(overlap), [name, ..]) = (&mut self.overlap, names.answer) else { return false };
+        let text = texts.text(name).unwrap_or_default();
+        if text.is_empty() && !ends {
+            return false;
+        }
+        let decided = overlap.push(&text).or_else(|| ends.then(|| overlap.finish()));
+        if decided.is_some() {
+            self.overlap = None;
+        }
+        let left = decided.unwrap_or_default();
+        if left == text {
+            return false;
+        }
+        texts.set(name, json::raw(&left));
+        true
     }
 
     /// Drops from the texts' start what repeats the white space before the seam, and says whether anything was dropped.
@@ -440,5 +495,7 @@ fn move_to_content(delta: &mut Object<'_>) {
 
 #[cfg(test)]
 mod quirks;
+#[cfg(test)]
+mod repeated;
 #[cfg(test)]
 mod tests;

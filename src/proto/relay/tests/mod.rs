@@ -5,6 +5,7 @@ mod exact;
 mod failures;
 mod holding;
 mod incomplete;
+mod replayed;
 mod rules;
 
 use std::time::Duration;
@@ -126,9 +127,15 @@ impl Bench {
 
     /// The one leg that was asked for, which now opens.
     pub(super) fn next_leg(&mut self) -> LegStart {
+        let start = self.next_leg_unopened();
+        self.opened();
+        start
+    }
+
+    /// The one leg that was asked for, which has not been answered yet.
+    pub(super) fn next_leg_unopened(&mut self) -> LegStart {
         let mut starts = self.starts();
         assert_eq!(starts.len(), 1, "one leg is asked for, the stream has {:?}", self.log.seal);
-        self.opened();
         starts.remove(0)
     }
 

@@ -18,7 +18,9 @@ const KIMI_K3: &str =
 pub(super) static SGLANG: Spec = Spec {
     name: "sglang",
     aliases: &[],
-    joint: Joint::AppendedRaw,
+    joint: Some(Joint::AppendedRaw),
+    prefill: None,
+    stream_options: true,
     reads_reasoning: false,
     request_id: Some("rid"),
     flag_ignored_by: &[],

@@ -9,7 +9,9 @@ use super::{Joint, Renderer, Spec};
 pub(super) static VLLM: Spec = Spec {
     name: "vllm",
     aliases: &[],
-    joint: Joint::ThroughTemplate,
+    joint: Some(Joint::ThroughTemplate),
+    prefill: None,
+    stream_options: true,
     reads_reasoning: true,
     request_id: None,
     flag_ignored_by: &[Renderer::DeepseekEncoding, Renderer::Harmony],
