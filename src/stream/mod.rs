@@ -6,6 +6,7 @@
 mod attach;
 mod drive;
 mod id;
+mod rendered;
 mod report;
 mod wire;
 
@@ -20,6 +21,7 @@ use self::attach::{Sent, attach};
 use self::drive::Driver;
 pub use self::drive::Onward;
 pub use self::id::{StreamId, StreamIds};
+pub use self::rendered::{NotRendered, RenderedLeg, Steps};
 pub use self::report::Report;
 use crate::journal::Writer;
 use crate::proto::relay::Relay;

@@ -211,6 +211,12 @@ pub enum Refused {
     /// The engine spells the ids as another text than the client has.
     #[error("the token ids and the text do not belong together")]
     IdsDiffer,
+    /// The request has stop strings, and ids do not say where in a token one begins.
+    #[error("the request has stop strings")]
+    StopStrings,
+    /// The client does not see the thinking, so nobody knows it.
+    #[error("the thinking is hidden")]
+    ThinkingHidden,
 }
 
 impl Refused {
@@ -240,6 +246,8 @@ impl Refused {
             Self::IdsShown => "ids_shown",
             Self::PromptTooLong => "prompt_too_long",
             Self::IdsDiffer => "ids_differ",
+            Self::StopStrings => "stop_strings",
+            Self::ThinkingHidden => "thinking_hidden",
         }
     }
 
@@ -254,6 +262,8 @@ impl Refused {
                 | Self::IdsShown
                 | Self::PromptTooLong
                 | Self::IdsDiffer
+                | Self::StopStrings
+                | Self::ThinkingHidden
         )
     }
 

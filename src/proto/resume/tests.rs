@@ -632,7 +632,9 @@ mod the_document {
             Media => Some(PromptTooLong),
             PromptTooLong => Some(IdsShown),
             IdsShown => Some(IdsDiffer),
-            IdsDiffer => None,
+            IdsDiffer => Some(StopStrings),
+            StopStrings => Some(ThinkingHidden),
+            ThinkingHidden => None,
         };
         let kinds = std::iter::successors(Some(Finished), next);
         kinds.chain(Exclusion::ALL.into_iter().map(Excluded)).collect()

@@ -96,39 +96,6 @@ pub struct KnownIds {
     pub answer: TokenIds,
 }
 
-/// Why this plan is not for an answer. Nobody's fault; the next plan is tried.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Unfit {
-    /// For the same reason as for other plans.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// Images and the like: their tokens are placeholders.
-    #[error("the request has media")]
-    Media,
-    /// Ids do not say where a stop string began.
-    #[error("the request has stop strings")]
-    StopStrings,
-    /// Thinking was generated and not shown, and without ids nobody knows it.
-    #[error("the thinking was hidden")]
-    HiddenThinking,
-    /// More ids than are kept.
-    #[error("there are too many tokens")]
-    TooManyTokens,
-}
-
-impl Unfit {
-    /// For logs and metrics.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Refused(refused) => refused.code(),
-            Self::Media => "media",
-            Self::StopStrings => "stop_strings",
-            Self::HiddenThinking => "hidden_thinking",
-            Self::TooManyTokens => "too_many_tokens",
-        }
-    }
-}
-
 /// What ends a leg that is being rendered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Broken {
@@ -157,9 +124,9 @@ pub enum Broken {
     /// went back on what it had said.
     #[error("the text of the tokens is not the text that was delivered")]
     Differs,
-    /// What the render step showed rules this plan out.
+    /// What the engine's answers showed rules this plan out.
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Refused(#[from] Refused),
     /// The shell handed in something that was not asked for: a fault of Baton's own.
     #[error("a step was answered that was not asked")]
     Unasked,
@@ -173,7 +140,7 @@ impl Broken {
             Self::Malformed { .. } => "render_malformed",
             Self::TooLong(_) => "too_long",
             Self::Differs => "text_differs",
-            Self::Unfit(unfit) => unfit.code(),
+            Self::Refused(refused) => refused.code(),
             Self::Unasked => "fault",
         }
     }
@@ -276,14 +243,14 @@ impl Rendering {
         ids: Option<KnownIds>,
         family: &Family,
         settings: Settings,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, Refused> {
         rule_out(request, partial, ids.is_some())?;
         let choice = partial.first().cloned().unwrap_or_default();
         let call_ids = choice.tool_calls.iter().map(|call| call.id.clone()).collect::<Option<Vec<_>>>();
         let known = ids.is_some();
         let KnownIds { prompt, answer } = ids.unwrap_or(KnownIds { prompt: TokenIds::new(), answer: TokenIds::new() });
         if prompt.len() > MAX_PROMPT || answer.len() > MAX_ANSWER {
-            return Err(Unfit::TooManyTokens);
+            return Err(Refused::PromptTooLong);
         }
         Ok(Self {
             state: State::Ask(Step::Render),
@@ -370,7 +337,7 @@ impl Rendering {
         if let Err(broken) = self.stream.feed(bytes) {
             self.fail(broken);
         } else if self.answer.len() + self.stream.pending_ids() > MAX_ANSWER {
-            self.fail(Broken::Unfit(Unfit::TooManyTokens));
+            self.fail(Broken::Refused(Refused::PromptTooLong));
         }
     }
 
@@ -430,7 +397,7 @@ impl Rendering {
             Step::Words => {
                 self.answer = wire::tokenized(body)?;
                 if self.answer.len() > MAX_ANSWER {
-                    return Err(Unfit::TooManyTokens.into());
+                    return Err(Refused::PromptTooLong.into());
                 }
                 Ok(State::Ask(Step::Seam))
             }
@@ -447,7 +414,7 @@ impl Rendering {
             self.prompt = prompt;
         }
         if self.prompt.len() > MAX_PROMPT {
-            return Err(Unfit::TooManyTokens.into());
+            return Err(Refused::PromptTooLong.into());
         }
         self.rendered = Some(rendered);
         match (self.known, self.marks) {
@@ -491,7 +458,7 @@ impl Rendering {
     fn generate_next(&self) -> Result<State, Broken> {
         let spent = self.rendered.as_ref().is_some_and(|rendered| rendered.is_spent(self.answer.len()));
         if spent {
-            return Err(Unfit::Refused(Refused::BudgetSpent { exact: self.known }).into());
+            return Err(Refused::BudgetSpent { exact: self.known }.into());
         }
         Ok(State::Ask(Step::Generate))
     }
@@ -550,27 +517,23 @@ impl fmt::Debug for Rendering {
     }
 }
 
-fn rule_out(request: &ChatRequest, partial: &Partial, known: bool) -> Result<(), Unfit> {
-    let refused = match request.exclusion() {
-        Some(exclusion) => Some(Refused::Excluded(exclusion)),
-        None if partial.is_opaque() => Some(Refused::NotText),
-        None if partial.is_finished() => Some(Refused::Finished),
-        None if partial.is_interleaved() => Some(Refused::Interleaved),
-        None if partial.has_tool_call() && !known => Some(Refused::ToolCallShown),
-        None if !partial.has_text() && !known => Some(Refused::NothingToContinue),
-        None => None,
-    };
-    if let Some(refused) = refused {
-        return Err(refused.into());
-    }
-    if request.has_media() {
-        return Err(Unfit::Media);
-    }
-    if request.has_stop() {
-        return Err(Unfit::StopStrings);
-    }
+fn rule_out(request: &ChatRequest, partial: &Partial, known: bool) -> Result<(), Refused> {
     let hidden = request.get("include_reasoning").is_some_and(|value| value.get() == "false");
-    if hidden && !known { Err(Unfit::HiddenThinking) } else { Ok(()) }
+    let rules = [
+        (partial.is_opaque(), Refused::NotText),
+        (partial.is_finished(), Refused::Finished),
+        (partial.is_interleaved(), Refused::Interleaved),
+        // Ids stand for no pictures.
+        (request.has_media(), Refused::Media),
+        (request.has_stop(), Refused::StopStrings),
+        (!known && partial.has_tool_call(), Refused::ToolCallShown),
+        (!known && !partial.has_text(), Refused::NothingToContinue),
+        (!known && hidden, Refused::ThinkingHidden),
+    ];
+    if let Some(exclusion) = request.exclusion() {
+        return Err(Refused::Excluded(exclusion));
+    }
+    rules.into_iter().find_map(|(applies, refused)| applies.then_some(Err(refused))).unwrap_or(Ok(()))
 }
 
 /// The last `count` ids.

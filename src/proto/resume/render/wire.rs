@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::batch::Finish;
 use super::overlap::Delta;
-use super::{Broken, DERENDER, DETOKENIZE, RENDER, TOKENIZE};
+use super::{Broken, DERENDER, DETOKENIZE, RENDER, Refused, TOKENIZE};
 use crate::proto::chat::json::{self, Object};
 use crate::proto::chat::{Parsed, TokenIds, parse};
 
@@ -36,7 +36,7 @@ impl Rendered {
         let sampling = fields.get("sampling_params").and_then(|params| Object::parse(params.get()).ok());
         let sampling = sampling.ok_or_else(|| malformed("sampling_params"))?;
         if fields.has("features") {
-            return Err(super::Unfit::Media.into());
+            return Err(Refused::Media.into());
         }
         let rendered = Self {
             text: body.to_owned(),

@@ -1,6 +1,5 @@
 //! The client's text as the model wrote it, for an answer whose ids are not known.
 
-use super::Unfit;
 use crate::proto::resume::Refused;
 use crate::proto::resume::family::{Marks, Opening};
 
@@ -37,22 +36,22 @@ pub(super) fn compose(
     (reasoning, content): (&str, &str),
     marks: Option<&Marks>,
     parsed: bool,
-) -> Result<Vec<String>, Unfit> {
+) -> Result<Vec<String>, Refused> {
     let plain = || Ok(vec![content.to_owned()]);
     let Some(marks) = marks else {
-        return if reasoning.is_empty() { plain() } else { Err(Refused::UnexpectedThinking.into()) };
+        return if reasoning.is_empty() { plain() } else { Err(Refused::UnexpectedThinking) };
     };
     if !parsed && reasoning.is_empty() {
         // Nobody took anything out: the marks are where they were written.
         return plain();
     }
     if marks.stand_in(reasoning) || marks.stand_in(content) {
-        return Err(Refused::MarkInText.into());
+        return Err(Refused::MarkInText);
     }
     let opening = match prompt {
         Prompt::Open => Opening::InPrompt,
         Prompt::Plain if !reasoning.is_empty() => Opening::Written,
-        Prompt::Closed if !reasoning.is_empty() => return Err(Refused::UnexpectedThinking.into()),
+        Prompt::Closed if !reasoning.is_empty() => return Err(Refused::UnexpectedThinking),
         Prompt::Plain | Prompt::Closed => return plain(),
     };
     let bare = Marks { after_open: "", before_close: "", after_close: "", ..*marks };
@@ -121,9 +120,9 @@ mod tests {
     fn what_cannot_be_told_is_refused() {
         let refused = |texts, marks, prompt| compose(prompt, texts, marks, true).unwrap_err();
         let marks = Some(&LINES);
-        assert_eq!(refused(("a<think>", ""), marks, Prompt::Open), Refused::MarkInText.into());
-        assert_eq!(refused(("R", "a</think>"), marks, Prompt::Open), Refused::MarkInText.into());
-        assert_eq!(refused(("R", ""), marks, Prompt::Closed), Refused::UnexpectedThinking.into());
-        assert_eq!(refused(("R", ""), None, Prompt::Plain), Refused::UnexpectedThinking.into());
+        assert_eq!(refused(("a<think>", ""), marks, Prompt::Open), Refused::MarkInText);
+        assert_eq!(refused(("R", "a</think>"), marks, Prompt::Open), Refused::MarkInText);
+        assert_eq!(refused(("R", ""), marks, Prompt::Closed), Refused::UnexpectedThinking);
+        assert_eq!(refused(("R", ""), None, Prompt::Plain), Refused::UnexpectedThinking);
     }
 }
