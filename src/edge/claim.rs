@@ -299,6 +299,9 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
             barred: next.barred(),
             abilities: next.abilities(),
             max_prompt_tokens: route.continuation.max_prompt_tokens,
+            render: route.continuation.render,
+            derender_every: route.continuation.derender_every as usize,
+            max_event: route.max_event,
             replay_overlap: route.continuation.replay_overlap,
         },
     }

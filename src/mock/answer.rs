@@ -131,8 +131,10 @@ pub(super) fn begin(ask: &Ask, config: &Config, family: &Family) -> Result<Begun
     if let Some(prompt) = reuse::ids(ask, config)? {
         let place = model.after(&prompt);
         let state = state_after(&prompt, family, model.thinks);
-        let wrong =
-            place.at.is_none().then(|| "the ids are not a prompt and the beginning of this engine's own answer to it");
+        let wrong = place
+            .at
+            .is_none()
+            .then_some("the ids are not a prompt and the beginning of this engine's own answer to it");
         return Ok(Begun { place, state, wrong: wrong.map(str::to_owned), start: None, reused: true, prompt });
     }
     let start = start(ask, config, family)?;

@@ -11,9 +11,12 @@ use pingora::http::RequestHeader;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attach::{Attached, Sent};
+use super::rendered::{NotRendered, RenderedLeg, Steps};
 use super::report::Report;
+use super::source::Source;
 use crate::journal::Writer;
 use crate::proto::relay::{Action, LegEnd, LegStart, Note, Refusal, Relay};
+use crate::proto::resume::render::Broken;
 use crate::proto::resume::{PlanKind, Question, Work};
 use crate::upstream::{
     self, Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Whom, head_for, is_event_stream,
@@ -50,7 +53,7 @@ pub struct Onward {
 type Pending = Pin<Box<dyn Future<Output = Arrived> + Send>>;
 
 enum Arrived {
-    Leg(Result<Box<Leg>, NotOpened>),
+    Leg(Result<Source, NotOpened>),
     Answer(Result<Vec<u8>, NotOpened>),
 }
 
@@ -70,7 +73,7 @@ pub struct Driver {
     writer: Writer,
     onward: Onward,
     report: Report,
-    leg: Option<Box<Leg>>,
+    leg: Option<Source>,
     pending: Option<Pending>,
     /// Endpoints that have failed this stream.
     failed: Vec<SocketAddr>,
@@ -90,7 +93,16 @@ impl Driver {
     /// A driver for a stream whose first leg has answered with an event stream.
     pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
         relay.handle_opened(began.elapsed());
-        Driver { relay, writer, onward, report, leg: Some(Box::new(first)), pending: None, failed: Vec::new(), began }
+        Driver {
+            relay,
+            writer,
+            onward,
+            report,
+            leg: Some(Source::Request(Box::new(first))),
+            pending: None,
+            failed: Vec::new(),
+            began,
+        }
     }
 
     /// Goes on until the stream has its seal. Safe to drop at any await, and to be called again.
@@ -220,17 +232,23 @@ impl Driver {
         let head = self.onward.head.clone();
         let connect = self.onward.connect;
         let avoid = self.failed.clone();
-        self.pending = Some(Box::pin(async move {
-            let Work::Request { path, body } = start.work;
-            let (head, body) = (head_for(&head, path), Bytes::from(body));
-            // The relay's deadline bounds the wait for an answer.
-            let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
-            Arrived::Leg(match Leg::open(&connector, &cluster, ask).await {
-                Ok(leg) if is_event_stream(leg.response()) => Ok(Box::new(leg)),
-                Ok(leg) => Err(refused(leg).await),
-                Err(error) => Err(not_opened(&error)),
-            })
-        }));
+        self.pending = Some(match start.work {
+            Work::Request { path, body } => Box::pin(async move {
+                let (head, body) = (head_for(&head, path), Bytes::from(body));
+                // The relay's deadline bounds the wait for an answer.
+                let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
+                Arrived::Leg(match Leg::open(&connector, &cluster, ask).await {
+                    Ok(leg) if is_event_stream(leg.response()) => Ok(Source::Request(Box::new(leg))),
+                    Ok(leg) => Err(refused(leg).await),
+                    Err(error) => Err(not_opened(&error)),
+                })
+            }),
+            Work::Render(rendering) => Box::pin(async move {
+                let steps = Steps { connector, cluster, head, connect, patience: ANSWER };
+                let opened = RenderedLeg::open(*rendering, steps, &avoid).await;
+                Arrived::Leg(opened.map(|leg| Source::Rendered(Box::new(leg))).map_err(not_rendered))
+            }),
+        });
     }
 
     fn ask(&mut self, question: Question) {
@@ -276,7 +294,7 @@ impl Driver {
     }
 }
 
-async fn read(leg: &mut Option<Box<Leg>>) -> Result<Option<&[u8]>, Cut> {
+async fn read(leg: &mut Option<Source>) -> Result<Option<&[u8]>, Cut> {
     match leg {
         Some(leg) => leg.read().await,
         None => std::future::pending().await,
@@ -304,6 +322,20 @@ fn not_opened(error: &OpenError) -> NotOpened {
         refusal: Refusal::Unreachable(error.to_string()),
         endpoint: error.endpoint().map(|endpoint| endpoint.address()),
         unconnected,
+    }
+}
+
+fn not_rendered(error: NotRendered) -> NotOpened {
+    let (endpoint, unconnected) = (error.endpoint().map(|endpoint| endpoint.address()), error.unconnected());
+    match error {
+        NotRendered::Broken { why: Broken::Status { status, body, .. }, .. } => {
+            NotOpened { refusal: Refusal::Status { status, body }, endpoint, unconnected }
+        }
+        // The engine is as good as any: it is the plan that is not.
+        NotRendered::Broken { why, .. } => {
+            NotOpened { refusal: Refusal::NotFit(why.to_string()), endpoint: None, unconnected }
+        }
+        error => NotOpened { refusal: Refusal::Unreachable(error.to_string()), endpoint, unconnected },
     }
 }
 

@@ -8,6 +8,7 @@ mod drive;
 mod id;
 mod rendered;
 mod report;
+mod source;
 mod wire;
 
 use std::pin::pin;

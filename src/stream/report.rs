@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::attach::{Attached, Sent};
 use super::id::StreamId;
+use super::source::Source;
 use crate::proto::record::Seal;
 use crate::proto::relay::{LegStart, Note, Relay};
 use crate::telemetry::events::{Event, Line};
@@ -87,9 +88,9 @@ impl Report {
     }
 
     /// A further leg has answered.
-    pub(super) fn opened(&mut self, leg: &Leg) {
+    pub(super) fn opened(&mut self, leg: &Source) {
         self.endpoint = Some(Arc::clone(leg.endpoint()));
-        self.unconnected(leg.failures().len());
+        self.unconnected(leg.unconnected());
     }
 
     /// So many endpoints accepted no connection for a further leg.

@@ -102,6 +102,8 @@ pub enum LegEnd {
 pub enum Refusal {
     /// No endpoint could be reached, or the connection broke before the response header; in words for the log.
     Unreachable(String),
+    /// What the engines said on the way shows that this kind of plan is not for the answer; in words for the log.
+    NotFit(String),
     /// The engine answered with another status, or with something that is not an event stream.
     Status {
         /// The HTTP status.
@@ -181,6 +183,7 @@ impl Cause {
             Cause::Diverged => "diverged",
             Cause::Fault(_) => "fault",
             Cause::Refused(Refusal::Unreachable(_)) => "unreachable",
+            Cause::Refused(Refusal::NotFit(_)) => "not_fit",
             Cause::Refused(Refusal::Status { .. }) => "refused",
         }
     }
@@ -209,6 +212,7 @@ impl fmt::Display for Cause {
             Cause::Diverged => f.write_str("the continuation began with another text than the answer has there"),
             Cause::Fault(_) => f.write_str("the continuation failed by a fault inside Baton"),
             Cause::Refused(Refusal::Unreachable(_)) => f.write_str("no engine could be reached"),
+            Cause::Refused(Refusal::NotFit(_)) => f.write_str("this way to continue turned out not to fit the answer"),
             Cause::Refused(Refusal::Status { status, .. }) => write!(f, "the engine answered {status}"),
         }
     }

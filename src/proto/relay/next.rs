@@ -124,7 +124,7 @@ impl Relay {
         let refused = status_of(cause).filter(|status| is_about_the_request(*status));
         match cause {
             Cause::NoEcho => self.note(Note::PlanRefused { kind }),
-            Cause::Diverged => {}
+            Cause::Diverged | Cause::Refused(Refusal::NotFit(_)) => {}
             _ if refused.is_some() => {
                 if refused.is_some_and(|status| refuses_kind(kind, status, cause)) {
                     self.note(Note::PlanRefused { kind });

@@ -44,6 +44,7 @@ use thiserror::Error;
 
 use self::body::Left;
 use self::family::{Form, Forms, Marks, OneString, Opening, Spec, SwitchOff, Thinking};
+use self::render::{KnownIds, Rendering};
 use super::chat::json::is_null;
 use super::chat::{Api, ChatRequest, Exclusion, Onward, Partial, Ratios, TokenIds};
 use super::splice::Seam;
@@ -74,6 +75,12 @@ pub struct Settings {
     pub abilities: Abilities,
     /// Most tokens of a prompt and an answer that are sent back as ids.
     pub max_prompt_tokens: usize,
+    /// Render-generate was asked for by name, and is not only for where nothing else will do.
+    pub render: bool,
+    /// Events of a rendered leg's tokens that are made text in one go; at least 1.
+    pub derender_every: usize,
+    /// Longest event of a rendered leg's tokens, in bytes.
+    pub max_event: usize,
     /// Characters of the partial's end that a replayed answer has to repeat before they are taken out of it; at least 1.
     pub replay_overlap: usize,
 }
@@ -85,6 +92,10 @@ impl Default for Settings {
             barred: PlanSet::default(),
             abilities: Abilities::default(),
             max_prompt_tokens: 131_072,
+            render: false,
+            // Every time costs the engine a replay of the whole answer.
+            derender_every: 8,
+            max_event: super::sse::DEFAULT_MAX_EVENT,
             // Longer than a word or two that an answer may well say again, shorter than a sentence.
             replay_overlap: 16,
         }
@@ -114,13 +125,16 @@ pub enum Work {
         /// Its body.
         body: Vec<u8>,
     },
+    /// Several, whose answers together read like one event stream.
+    Render(Box<Rendering>),
 }
 
 impl Work {
-    /// The body of its first request.
+    /// The body of its request; empty where there are several, which are not known yet.
     pub fn body(&self) -> &[u8] {
         match self {
             Self::Request { body, .. } => body,
+            Self::Render(_) => &[],
         }
     }
 }
@@ -325,8 +339,33 @@ pub fn way_of(
         PlanKind::ChatContinue => plan(request, partial, family, engine, budget).map(made),
         PlanKind::Prefix => prefix::plan(request, partial, family, engine, budget).map(made),
         PlanKind::Replay => replay::plan(request, partial, family, engine, budget).map(made),
-        PlanKind::RenderGenerate => Err(Refused::NotHere),
+        PlanKind::RenderGenerate => render_plan(request, partial, family, engine, budget).map(made),
     }
+}
+
+/// The plan over the scale-out endpoints: wherever it was asked for by name, else where the upstream has the endpoints and nothing
+/// cheaper can go on: inside a tool call, and where no form of a last message will do.
+fn render_plan(
+    request: &ChatRequest,
+    partial: &Partial,
+    family: &Family,
+    engine: &Engine,
+    budget: &Budget<'_>,
+) -> Result<Plan, Refused> {
+    let Settings { render, abilities, derender_every, max_event, .. } = *budget.settings;
+    if !engine.spec().takes_ids || request.api() == Api::Completions {
+        return Err(Refused::NotHere);
+    }
+    let needed = || partial.has_tool_call() || plan(request, partial, family, engine, budget).is_err();
+    let wanted = render || (abilities.scale_out && needed());
+    if !wanted {
+        return Err(Refused::NotHere);
+    }
+    let ids = partial.ids().map(|ids| KnownIds { prompt: ids.prompt.clone(), answer: ids.answer.clone() });
+    let onward = ids.as_ref().map_or(Onward::Text, |ids| Onward::Ids(ids.answer.len()));
+    let settings = render::Settings { derender_every, max_event, ids: budget.lists_ids || shows_ids(request) };
+    let rendering = Rendering::new(request, partial, ids, family, settings)?;
+    Ok(Plan { work: Work::Render(Box::new(rendering)), seam: Seam::default(), onward, echo: None })
 }
 
 /// The plan that goes on behind the ids that a [`Search`] has found.

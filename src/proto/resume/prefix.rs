@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn path(plan: &Plan) -> &str {
-        let Work::Request { path, .. } = &plan.work;
+        let Work::Request { path, .. } = &plan.work else { panic!("one request") };
         path
     }
 

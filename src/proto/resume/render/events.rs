@@ -92,7 +92,12 @@ impl Writer {
             if let Some(finish) = finish {
                 choice.set("stop_reason", json::raw_text(finish.stop.clone()));
             }
-            let ids = ids.filter(|_| at == last).map_or_else(|| "null".to_owned(), TokenIds::to_json);
+            // None are missing from the others: they are all told, at the end.
+            let ids = match ids {
+                None => "null".to_owned(),
+                Some(ids) if at == last => ids.to_json(),
+                Some(_) => "[]".to_owned(),
+            };
             choice.set("token_ids", json::raw_text(ids));
             let event = self.event(&json!([choice.to_raw()]));
             self.write(out, event);

@@ -326,7 +326,9 @@ impl Rendering {
         self.writer.open(self.settings.ids.then_some(&context), self.continuous.then_some(context.len()));
         self.writer.role(&mut self.out);
         let withheld = std::mem::take(&mut self.withheld);
-        self.writer.pieces(&mut self.out, &withheld, None, None);
+        // Its ids were told by the leg that withheld it.
+        let none = TokenIds::new();
+        self.writer.pieces(&mut self.out, &withheld, None, self.settings.ids.then_some(&none));
     }
 
     /// Bytes of the generating stream.
