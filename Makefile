@@ -7,15 +7,16 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 VENV := $(CURDIR)/target/venv
+export VLLM_WORK ?= $(CURDIR)/target/vllm
 PYTHON_NEEDS := tests/python/requirements.txt
 
 # The Rust test that runs an official client starts this interpreter.
 export BATON_TEST_PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test run check fmt clippy tidy bench setup tools clean
+.PHONY: help demo test test-vllm run check fmt clippy tidy bench setup tools clean
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
 
 demo: tools ## Kill an engine in the middle of an answer and watch the answer go on.
 	$(CARGO) build --locked --release --bins --example demo
@@ -29,6 +30,11 @@ test: setup ## All tests: units, properties, sockets, documentation, an official
 	  echo "$(CARGO) test (cargo-nextest would run the tests in parallel)"; \
 	  $(CARGO) test --locked --lib --bins --tests --examples; \
 	fi
+
+# One after the other: the servers take a core and 5 GB each.
+test-vllm: setup ## Tests with a real vLLM on the CPU, which is set up first (8 GB in target/vllm, or VLLM_WORK; an hour).
+	scripts/vllm/setup.sh
+	$(CARGO) test --locked --test vllm -- --ignored --nocapture --test-threads=1
 
 run: tools ## Run Baton with conf/baton.yaml.
 	$(CARGO) run --locked --release -- run -c conf/baton.yaml

@@ -1,0 +1,214 @@
+//! A TCP relay between Baton and a server, which ends a leg after a number of tokens.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+
+/// How a leg ends.
+#[derive(Debug, Clone)]
+pub enum End {
+    /// The connection is reset, as when a host goes down.
+    Reset,
+    /// The body ends without its last chunk, as when the process is killed.
+    Close,
+    /// The connection is reset inside the next event.
+    Torn,
+    /// Nothing comes any more, and the connection stays.
+    Stall,
+    /// The relay goes on, and tells which server is at work and the id of its answer: the test ends it.
+    Tell(UnboundedSender<(usize, String)>),
+}
+
+/// The end of one leg: behind the event with this token, counted from 1 in the leg.
+#[derive(Debug, Clone)]
+pub struct Cut {
+    pub after: usize,
+    pub end: End,
+}
+
+/// What a server sent in one leg.
+#[derive(Debug, Clone)]
+pub struct Leg {
+    /// The data of its events.
+    pub events: Vec<String>,
+    /// Whether the relay ended it.
+    pub cut: bool,
+}
+
+/// What is to happen to the legs of an answer, in their order, and what happened.
+#[derive(Debug, Default)]
+pub struct Script {
+    cuts: Mutex<VecDeque<Cut>>,
+    legs: Mutex<Vec<Leg>>,
+}
+
+impl Script {
+    pub fn new(cuts: impl IntoIterator<Item = Cut>) -> Arc<Self> {
+        Arc::new(Script { cuts: Mutex::new(cuts.into_iter().collect()), legs: Mutex::default() })
+    }
+
+    pub fn legs(&self) -> Vec<Leg> {
+        self.legs.lock().expect("no panic under the lock").clone()
+    }
+
+    fn begin(&self) -> Reading {
+        let mut legs = self.legs.lock().expect("no panic under the lock");
+        legs.push(Leg { events: Vec::new(), cut: false });
+        let cut = self.cuts.lock().expect("no panic under the lock").pop_front();
+        Reading { leg: legs.len() - 1, tokens: 0, cut }
+    }
+}
+
+/// A leg that is being read.
+struct Reading {
+    leg: usize,
+    tokens: usize,
+    cut: Option<Cut>,
+}
+
+/// A relay to one server, until it is dropped.
+pub struct Relay {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Relay {
+    pub async fn start(server: usize, target: SocketAddr, script: Arc<Script>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((client, _)) = listener.accept().await else { return };
+                // A server that is gone refuses, and then the relay closes: to Baton both are a leg that brought nothing.
+                let Ok(upstream) = TcpStream::connect(target).await else { continue };
+                tokio::spawn(
+                    Connection { server, script: script.clone(), tail: Vec::new(), reading: None }
+                        .carry(client, upstream),
+                );
+            }
+        });
+        Relay { address, task }
+    }
+}
+
+/// One connection, on which several requests may follow each other.
+struct Connection {
+    server: usize,
+    script: Arc<Script>,
+    /// What came of a head or an event that has not ended.
+    tail: Vec<u8>,
+    reading: Option<Reading>,
+}
+
+impl Connection {
+    async fn carry(mut self, mut client: TcpStream, mut upstream: TcpStream) {
+        let (mut asked, mut answered) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+        loop {
+            tokio::select! {
+                read = client.read(&mut asked) => {
+                    let Ok(len @ 1..) = read else { return };
+                    if upstream.write_all(&asked[..len]).await.is_err() { return }
+                }
+                read = upstream.read(&mut answered) => {
+                    let Ok(len @ 1..) = read else { return };
+                    let (pass, end) = self.read(&answered[..len]);
+                    if client.write_all(&answered[..pass]).await.is_err() { return }
+                    if let Some(end) = end { return finish(end, client, upstream, &answered[pass..len]).await }
+                }
+            }
+        }
+    }
+
+    /// How much of these bytes to pass on, and what to do then.
+    fn read(&mut self, bytes: &[u8]) -> (usize, Option<End>) {
+        let mut begun = self.tail.len();
+        self.tail.extend_from_slice(bytes);
+        let mut passed = 0;
+        while let Some(len) = unit(&self.tail) {
+            let taken: Vec<u8> = self.tail.drain(..len).collect();
+            passed += len - begun;
+            begun = 0;
+            if let Some(end) = self.unit(&String::from_utf8_lossy(&taken)) {
+                return (passed, Some(end));
+            }
+        }
+        (bytes.len(), None)
+    }
+
+    /// A head, an event or a chunk's frame.
+    fn unit(&mut self, text: &str) -> Option<End> {
+        if text.contains("HTTP/1.1 ") {
+            let streams = text.contains("text/event-stream");
+            self.reading = streams.then(|| self.script.begin());
+            return None;
+        }
+        let data = text.split_once("data: ")?.1.trim_end();
+        let reading = self.reading.as_mut()?;
+        let mut legs = self.script.legs.lock().expect("no panic under the lock");
+        let leg = &mut legs[reading.leg];
+        leg.events.push(data.to_owned());
+        reading.tokens += tokens(data);
+        let cut = reading.cut.take_if(|cut| cut.after <= reading.tokens)?;
+        if let End::Tell(tell) = cut.end {
+            let id = serde_json::from_str::<Value>(data).ok()?["id"].as_str()?.to_owned();
+            let _ = tell.send((self.server, id));
+            return None;
+        }
+        leg.cut = true;
+        Some(cut.end)
+    }
+}
+
+/// The length of the first head or event in these bytes, with the blank line behind it.
+fn unit(bytes: &[u8]) -> Option<usize> {
+    let line = |mark: &[u8]| bytes.windows(mark.len()).position(|window| window == mark).map(|at| at + mark.len());
+    [line(b"\n\n"), line(b"\r\n\r\n")].into_iter().flatten().min()
+}
+
+/// The tokens of an event: its ids, or one if it has text and no ids.
+fn tokens(data: &str) -> usize {
+    let Ok(event) = serde_json::from_str::<Value>(data) else { return 0 };
+    let choice = &event["choices"][0];
+    if let Some(ids) = choice["token_ids"].as_array() {
+        return ids.len();
+    }
+    let has = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+    usize::from(["content", "reasoning"].iter().any(|key| has(&choice["delta"][key])) || has(&choice["text"]))
+}
+
+/// Ends a leg. `rest` came with the last event that is passed on.
+async fn finish(end: End, mut client: TcpStream, mut upstream: TcpStream, rest: &[u8]) {
+    match end {
+        End::Reset => reset(client),
+        End::Close => drop(client.shutdown().await),
+        End::Torn => {
+            // The frame of the chunk and the first few bytes of the next event; no event is so short.
+            let mut next = rest.to_vec();
+            while next.len() < 40 && matches!(upstream.read_buf(&mut next).await, Ok(1..)) {}
+            let _ = client.write_all(&next[..next.len().min(40)]).await;
+            reset(client);
+        }
+        End::Stall => {
+            drop(upstream);
+            while matches!(client.read(&mut [0; 1024]).await, Ok(1..)) {}
+        }
+        End::Tell(_) => unreachable!("the relay goes on"),
+    }
+}
+
+fn reset(client: TcpStream) {
+    // Closing a socket that does not linger sends a reset.
+    let _ = client.set_zero_linger();
+}
