@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use baton::mock::fault::Rule;
-use baton::mock::{Config, Continuation, Engine, ReasoningField, Stop, Template, Wire};
+use baton::mock::{Config, Continuation, Echo, Engine, ReasoningField, Stop, Template, Wire};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -49,21 +49,39 @@ struct Arguments {
     /// Escape everything outside ASCII
     #[arg(long)]
     ascii: bool,
-    /// Tokens of reasoning
+    /// Pieces of reasoning, most of which are one token
     #[arg(long, default_value_t = 24)]
     reasoning: usize,
-    /// Tokens of content
+    /// Pieces of content
     #[arg(long, default_value_t = 48)]
     content: usize,
     /// Changes all texts; engines that stand in for each other need the same
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// After this many content tokens, call a tool if the request has tools
+    /// After this many pieces of content, call a tool if the request has tools
     #[arg(long)]
     tool_call: Option<usize>,
     /// Tokens in one event
     #[arg(long, default_value_t = 1)]
     tokens_per_event: usize,
+    /// An event of several tokens may hold thinking, answer and tool call at once (vLLM)
+    #[arg(long)]
+    mixed_events: bool,
+    /// A continued answer goes on with other words than the uncut one (temperature > 0; vLLM)
+    #[arg(long)]
+    sampled: bool,
+    /// What GET /version says; below 0.28, kv_transfer_params.prompt_token_ids is ignored
+    #[arg(long, default_value = "0.32.0")]
+    engine_version: String,
+    /// Answer render, derender and /inference/v1/generate instead of 403 (vLLM)
+    #[arg(long)]
+    scale_out: bool,
+    /// Most tokens of a prompt and its answer
+    #[arg(long, default_value_t = 131_072)]
+    max_model_len: usize,
+    /// How a first event shows the prompt ids it was given: right, missing or wrong (vLLM)
+    #[arg(long, default_value = "right", value_parser = echo)]
+    echo: Echo,
     /// Events in one write
     #[arg(long, default_value_t = 1)]
     events_per_write: usize,
@@ -122,6 +140,10 @@ fn continuation(text: &str) -> Result<Continuation, String> {
     )
 }
 
+fn echo(text: &str) -> Result<Echo, String> {
+    pick(text, &[("right", Echo::Right), ("missing", Echo::Missing), ("wrong", Echo::Wrong)])
+}
+
 fn stop(text: &str) -> Result<Stop, String> {
     pick(text, &[("abort", Stop::Abort), ("error", Stop::Error), ("fin", Stop::Fin), ("rst", Stop::Rst)])
 }
@@ -156,6 +178,12 @@ impl Arguments {
             seed: self.seed,
             tool_call: self.tool_call,
             tokens_per_event: self.tokens_per_event,
+            mixed_events: self.mixed_events,
+            sampled: self.sampled,
+            version: self.engine_version,
+            scale_out: self.scale_out,
+            max_model_len: self.max_model_len,
+            echo: self.echo,
             events_per_write: self.events_per_write,
             pace: self.pace,
             faults: self.faults,

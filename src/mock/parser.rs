@@ -3,6 +3,7 @@
 //! As measured on vLLM 0.32 with its qwen3 reasoning parser and its hermes tool parser. While thinking, and while answering if there
 //! are tools, text that may be the beginning of a tag waits for what follows, so that a token such as ` <` brings only its blank.
 
+use super::config::Template;
 use super::family::Family;
 use super::text::Kind;
 use super::tokens::encode;
@@ -101,13 +102,20 @@ impl Parser {
             }
             let waits = (0..held.len()).filter(|at| held.is_char_boundary(*at)).find(|at| {
                 let end = &held[*at..];
-                !finished && tags.iter().any(|tag| tag.starts_with(end))
+                !finished && self.waits() && tags.iter().any(|tag| tag.starts_with(end))
             });
             let (now, later) = held.split_at(waits.unwrap_or(held.len()));
             self.say(now, &mut said);
             self.held = later.to_owned();
             return said;
         }
+    }
+
+    /// Whether text that may be the beginning of a tag waits. The parsers of DeepSeek and Mistral look for the tags' ids and not for their
+    /// text (vLLM 0.32, `reasoning/basic_parsers.py`); a tag of several tokens has to be awaited all the same.
+    fn waits(&self) -> bool {
+        let by_id = [Template::DeepseekR1, Template::DeepseekV3, Template::Mistral].contains(&self.family.template);
+        !(by_id && matches!(self.state, State::Reasoning))
     }
 
     /// Text of which nothing is read: the prompt that a decoder started inside a character gives out.
@@ -246,6 +254,13 @@ mod tests {
     #[test]
     fn without_tools_the_markup_of_a_call_is_content() {
         assert_eq!(said(Kind::Content, false, &["<tool_call>", "\n{"]), [content("<tool_call>"), content("\n{")]);
+    }
+
+    #[test]
+    fn a_parser_that_looks_for_ids_holds_nothing_back() {
+        let mut parser = Parser::new(&Family::named("deepseek-r1"), Kind::Reasoning, false);
+        assert_eq!(parser.feed(" </", false), reasoning(" </"));
+        assert_eq!(parser.feed("x</think>y", false), Said { content: "y".to_owned(), ..reasoning("x") });
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Stream<'_> {
         }
         data.push_str(",\"usage\":");
         let (tokens, reasoning) = self.totals();
-        self.usage(&mut data, tokens, reasoning);
+        self.usage(&mut data, tokens, reasoning, true);
         if self.is_vllm() {
             let ids = id_list(self.prompt_ids.as_deref());
             let _ = write!(

@@ -284,7 +284,7 @@ impl Stream<'_> {
         }
         if self.continuous_usage {
             data.push_str(",\"usage\":");
-            self.usage(data, counts.0, counts.1);
+            self.usage(data, counts.0, counts.1, false);
         } else if self.nulls() {
             data.push_str(",\"usage\":null");
         }
@@ -310,7 +310,7 @@ impl Stream<'_> {
         self.head(data, 0);
         data.push_str(",\"choices\":[],\"usage\":");
         let (tokens, reasoning) = self.totals();
-        self.usage(data, tokens, reasoning);
+        self.usage(data, tokens, reasoning, false);
         if self.is_vllm() {
             self.fingerprint(data);
         }
@@ -337,25 +337,24 @@ impl Stream<'_> {
         let _ = write!(data, ",\"system_fingerprint\":{name}");
     }
 
-    pub(super) fn usage(&self, data: &mut String, completion: usize, reasoning: usize) {
+    /// Usage; `whole`: with a null for what is not known, as an answer at once has it.
+    pub(super) fn usage(&self, data: &mut String, completion: usize, reasoning: usize, whole: bool) {
         let prompt = self.prompt_tokens;
         let total = prompt + completion as u64;
         let _ =
             write!(data, "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion}");
-        let cached = self
-            .config
-            .cached_tokens
-            .map(|cached| format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{}}}", cached.min(prompt)));
-        if self.is_vllm() {
-            let _ = write!(
-                data,
-                "{},\"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning}}}}}",
-                cached.unwrap_or_default()
-            );
-        } else {
-            let cached = cached.unwrap_or_else(|| ",\"prompt_tokens_details\":null".to_owned());
-            let _ = write!(data, "{cached},\"reasoning_tokens\":{reasoning}}}");
+        let is_vllm = self.is_vllm();
+        match self.config.cached_tokens.map(|cached| cached.min(prompt)) {
+            Some(cached) => {
+                let _ = write!(data, ",\"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}");
+            }
+            None if whole || !is_vllm => data.push_str(",\"prompt_tokens_details\":null"),
+            None => {}
         }
+        let _ = match is_vllm {
+            true => write!(data, ",\"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning}}}}}"),
+            false => write!(data, ",\"reasoning_tokens\":{reasoning}}}"),
+        };
     }
 
     /// A JSON string.

@@ -62,7 +62,7 @@ fn configs() -> Vec<(Config, Value)> {
 
 #[test]
 fn without_ids_the_stream_is_the_one_with_ids_less_the_lists_and_the_events_that_say_nothing() {
-    for seed in 0..40 {
+    for seed in 0..15 {
         for (config, more) in configs() {
             let mut body = request(more);
             body["seed"] = json!(seed);
@@ -130,7 +130,7 @@ fn continued(body: &Value, whole: &Answer, count: usize) -> Value {
 
 #[test]
 fn a_continuation_by_ids_gives_exactly_the_rest_at_every_cut_outside_a_character() {
-    for seed in 0..12 {
+    for seed in 0..6 {
         for (config, more) in configs() {
             let mut body = request(more);
             body["seed"] = json!(seed);
@@ -337,4 +337,21 @@ fn strict_mode_refuses_ids_for_messages_that_no_engine_has_seen() {
     let next = continued(&body, &answer(&config, &body), 2);
     let (_, words) = events(&config, next.to_string().as_bytes(), 0).expect_err("a refusal");
     assert!(words.contains("not those of any request seen"), "{words}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_of_faults_count_the_events_that_hold_only_ids() {
+    let config = Config { family: "qwen3".to_owned(), reasoning: 4, content: 12, ..config() };
+    let engine = super::start(config.clone()).await;
+    let body = with_ids(request(json!({})));
+    let whole = events(&config, body.to_string().as_bytes(), 0).expect("events");
+    let silent = whole.iter().position(|event| String::from_utf8_lossy(event).contains("\"delta\":{}")).expect("one");
+    for at in [silent, silent + 1, whole.len() - 1] {
+        let mut client = super::client::Client::connect(engine.addr());
+        client.chat(&[("mock-fault", &format!("eof@{at}"))], &body);
+        assert_eq!(client.reply().events().len(), at);
+    }
+    let mut client = super::client::Client::connect(engine.addr());
+    client.chat(&[("mock-fault", "leg1 eof@1, leg2 eof@2")], &continued(&body, &answer(&config, &body), 3));
+    assert_eq!(client.reply().events().len(), 2, "ids make it a continuation");
 }

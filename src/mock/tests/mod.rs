@@ -6,6 +6,7 @@ mod direct;
 mod faults;
 mod http;
 mod ids;
+mod recorded;
 mod running;
 mod strict;
 mod wire;
