@@ -64,7 +64,7 @@ fn planned(kind: PlanKind, family: &str, engine: &str, state: &str) -> String {
     let shown = match way_of(kind, &request, &partial(state), &family, &engine, &budget) {
         Ok(Way::Search(search)) => panic!("a search: {search:?}"),
         Ok(Way::Plan(plan)) => {
-            let Work::Request { path, body } = &plan.work;
+            let Work::Request { path, body } = &plan.work else { panic!("one request") };
             let body: Value = serde_json::from_slice(body).expect("the body is JSON");
             let mut seam = json!({
                 "trimmed": plan.seam.trimmed,
