@@ -299,6 +299,7 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
             barred: next.barred(),
             abilities: next.abilities(),
             max_prompt_tokens: route.continuation.max_prompt_tokens,
+            replay_overlap: route.continuation.replay_overlap,
         },
     }
 }
