@@ -1,8 +1,9 @@
-//! `baton run -c FILE` and `baton check -c FILE`.
+//! `baton run -c FILE`, `baton check -c FILE` and `baton certify`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use baton::certify::{self, Arguments};
 use baton::config::{self, Settings};
 use clap::{Parser, Subcommand};
 
@@ -32,12 +33,14 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
+    Certify(Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run { config } => run(&config),
         Command::Check { config } => check(&config),
+        Command::Certify(arguments) => certify(&arguments),
     }
 }
 
@@ -62,6 +65,43 @@ fn check(path: &Path) -> ExitCode {
     }
     println!("{}: ok", path.display());
     ExitCode::SUCCESS
+}
+
+fn certify(arguments: &Arguments) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let settings = match &arguments.config {
+        None => None,
+        Some(path) => match load(path) {
+            None => return ExitCode::FAILURE,
+            settings => settings,
+        },
+    };
+    let order = match arguments.order(settings.as_ref(), &|name| std::env::var(name).ok()) {
+        Ok(order) => order,
+        Err(why) => return failed(&why),
+    };
+    let certificate = match certify::run(&order, &mut |line| eprintln!("{line}")) {
+        Ok(certificate) => certificate,
+        Err(why) => return failed(&why.to_string()),
+    };
+    let report = certificate.to_markdown();
+    println!("{report}");
+    let (markdown, json) = arguments.files();
+    let text = certificate.to_json();
+    let files = markdown.iter().map(|path| (path, &report)).chain(json.iter().map(|path| (path, &text)));
+    for (path, text) in files {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let written = folder.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(path, text));
+        if let Err(why) = written {
+            return failed(&format!("cannot write {}: {why}", path.display()));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("baton: {why}");
+    ExitCode::FAILURE
 }
 
 fn load(path: &Path) -> Option<Settings> {

@@ -140,8 +140,8 @@ fn upstreams(items: &[Item<'_>], file: File<'_>, warnings: &mut Vec<String>, mis
         }
         let certificate = table.find("certificate");
         let certificate_at = certificate.as_ref().map(Item::place).unwrap_or_default();
-        let certificate = certificate
-            .and_then(|item| certificate::read(&item, item.read(path, mistakes)?, file, mistakes));
+        let certificate =
+            certificate.and_then(|item| certificate::read(&item, item.read(path, mistakes)?, file, mistakes));
         let upstream = upstream(&mut table, called.clone(), certificate, warnings, mistakes);
         table.close(mistakes);
         let hidden = at.is_some_and(|at| at.is_from_env());

@@ -70,7 +70,8 @@ impl Certificate {
         if self.families.is_empty() {
             return String::new();
         }
-        let mut out = String::from("Families, by chat-continue:\n\n| family | in thinking | in content |\n|---|---|---|\n");
+        let mut out =
+            String::from("Families, by chat-continue:\n\n| family | in thinking | in content |\n|---|---|---|\n");
         for fit in &self.families {
             let (families, thinking) = (fit.families.join(", "), counts(&fit.thinking));
             let _ = writeln!(out, "| {families} | {thinking} | {} |", counts(&fit.content));
@@ -80,10 +81,13 @@ impl Certificate {
     }
 
     fn tried(&self) -> String {
-        let mut out = String::from("Prompts:\n\n| name | asked | tokens | finish | same when asked again |\n|---|---|---|---|---|\n");
+        let mut out = String::from(
+            "Prompts:\n\n| name | asked | tokens | finish | same when asked again |\n|---|---|---|---|---|\n",
+        );
         for tried in &self.prompts {
             let tokens = tried.tokens.map_or("not counted".to_owned(), |tokens| tokens.to_string());
-            let (finish, repeats) = (tried.finish.as_deref().unwrap_or("none"), if tried.repeats { "yes" } else { "no" });
+            let (finish, repeats) =
+                (tried.finish.as_deref().unwrap_or("none"), if tried.repeats { "yes" } else { "no" });
             let _ = writeln!(out, "| {} | {} | {tokens} | {finish} | {repeats} |", tried.name, escaped(&tried.text));
         }
         out
@@ -94,7 +98,8 @@ impl Certificate {
 fn cell(row: &Row) -> String {
     let worst = row.worst();
     let mut out = worst.words().to_owned();
-    if row.verdicts.len() == 1 && worst == Verdict::Refused
+    if row.verdicts.len() == 1
+        && worst == Verdict::Refused
         && let [why] = &row.why[..]
     {
         let code = why.split([' ', '\n']).next().unwrap_or_default().trim_end_matches(':');

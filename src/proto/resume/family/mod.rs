@@ -80,6 +80,26 @@ impl Family {
         self.spec.switch.map(|switch| switch.key)
     }
 
+    /// The `chat_template_kwargs` key that switches thinking off and the JSON value for that, if the family has one.
+    pub fn thinking_switch(&self) -> Option<(&'static str, &'static str)> {
+        self.spec.switch.map(|switch| (switch.key, switch.off))
+    }
+
+    /// The marks around thinking, each with the white space that the model writes inside it: `<think>\n` and `\n</think>`.
+    pub fn marks(&self) -> Option<(String, String)> {
+        let marks = self.spec.marks.as_ref()?;
+        Some((format!("{}{}", marks.open, marks.after_open), format!("{}{}", marks.before_close, marks.close)))
+    }
+
+    /// Whether the generation prompt ends in the opening mark, with thinking switched on or off, or as it is by itself.
+    pub fn prompt_opens(&self, thinking: Option<bool>) -> bool {
+        match self.spec.prompt {
+            Prompt::Plain => false,
+            Prompt::OpensUnlessOff => thinking != Some(false),
+            Prompt::OpensIfOn => thinking == Some(true),
+        }
+    }
+
     /// Whether a name belongs to a known family.
     pub fn is_known(name: &str) -> bool {
         Self::named(name).1 == Known::Yes
