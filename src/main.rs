@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use baton::certify::{self, Arguments};
+use baton::certify;
 use baton::config::{self, Settings};
 use clap::{Parser, Subcommand};
 
@@ -33,14 +33,14 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    Certify(Arguments),
+    Certify(certify::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run { config } => run(&config),
         Command::Check { config } => check(&config),
-        Command::Certify(arguments) => certify(&arguments),
+        Command::Certify(arguments) => run_certify(&arguments),
     }
 }
 
@@ -67,7 +67,7 @@ fn check(path: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn certify(arguments: &Arguments) -> ExitCode {
+fn run_certify(arguments: &certify::Arguments) -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let settings = match &arguments.config {
         None => None,
