@@ -201,7 +201,7 @@ async fn matrix(
                 row.add(verdict, why);
             }
             if row.cuts() > 0 {
-                tell(&format!("{}, {}: {} of {}", plan.name(), state.words(), row.worst().words(), row.cuts()));
+                tell(&format!("{}, {}: {}", plan.name(), state.words(), row.in_short()));
                 rows.push(row);
             }
         }

@@ -19,10 +19,11 @@ pub(super) struct Prompt {
     pub(super) ids: Option<String>,
 }
 
-/// Answers with thinking, without, with several bytes to a character, with code, with a tool call.
-const OWN: [(&str, &str); 4] = [
-    ("story", "Tell me a story."),
-    ("plain", "Please count."),
+/// Answers with thinking, where the model thinks.
+const OWN: [(&str, &str); 2] = [("story", "Tell me a story."), ("plain", "Please count.")];
+
+/// Answers with several bytes to a character, and with code; with thinking off, so that they come to that soon.
+const AT_ONCE: [(&str, &str); 2] = [
     ("unicode", "Write three short sentences about the sea, in Chinese, each with an emoji."),
     ("code", "Write a short Python function that says whether a number is prime, with a comment in Chinese."),
 ];
@@ -33,7 +34,10 @@ const TOOL: &str = "What is the weather in Paris?";
 pub(super) fn set(order: &Order, key: Option<&(String, String)>) -> Vec<Prompt> {
     let plain = |name, text: &str| Prompt { name, text: text.to_owned(), off: None, tools: false, ids: None };
     let mut prompts: Vec<Prompt> = match &order.prompts[..] {
-        [] => OWN.iter().map(|(name, text)| plain(name, text)).collect(),
+        [] => {
+            let at_once = AT_ONCE.iter().map(|(name, text)| Prompt { off: key.cloned(), ..plain(name, text) });
+            OWN.iter().map(|(name, text)| plain(name, text)).chain(at_once).collect()
+        }
         given => given.iter().map(|text| plain("given", text)).collect(),
     };
     if let (Some(key), Some(first)) = (key, prompts.first()) {

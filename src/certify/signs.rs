@@ -15,17 +15,27 @@ const ASKED: &str = "Where does the river end?";
 pub(super) struct Signs {
     /// What stands behind the client's text.
     pub(super) tail: Option<String>,
-    /// The keys that change the prompt, and what the generation prompt ends in with thinking on and off; `None`: not known.
-    switches: Option<Vec<(String, Tails)>>,
+    /// The keys that change the prompt, and how the prompt is with thinking on and off; `None`: not known.
+    switches: Option<Vec<(String, Ways)>>,
     /// Answers with all their marks.
     pub(super) raw: Vec<String>,
 }
 
-/// The ends of the generation prompt.
+/// A prompt with thinking on and off: what stands before and behind the client's text.
 #[derive(Clone, Debug, Default)]
-struct Tails {
-    on: Option<String>,
-    off: Option<String>,
+struct Ways {
+    on: Option<(String, String)>,
+    off: Option<(String, String)>,
+}
+
+impl Ways {
+    /// Whether off changes more than what the generation prompt ends in; `None`: not known.
+    fn changes_more(&self, open: &str) -> Option<bool> {
+        let ((head_on, tail_on), (head_off, tail_off)) = (self.on.as_ref()?, self.off.as_ref()?);
+        let tail_on = tail_on.trim_end();
+        let same = tail_on.strip_suffix(open.trim()).unwrap_or(tail_on);
+        Some(head_on != head_off || !tail_off.starts_with(same))
+    }
 }
 
 /// Renders a prompt in several ways. Also gives what switches thinking off: the key of the configured family where that works, else the
@@ -42,12 +52,13 @@ pub(super) async fn look(bench: &Bench, order: &Order) -> (Option<(String, Strin
         let (Some(with), Some(without)) = (with, without) else { continue };
         if with != without {
             working.push((key, off));
-            let tails = Tails { on: tail(bench, &with).await, off: tail(bench, &without).await };
-            switches.push((key.to_owned(), tails));
+            let ways = Ways { on: around(bench, &with).await, off: around(bench, &without).await };
+            switches.push((key.to_owned(), ways));
         }
     }
     let key = own.filter(|own| working.contains(own)).or(working.first().copied()).map(owned);
-    (key, Signs { tail: tail(bench, &plain).await, switches: Some(switches), raw: Vec::new() })
+    let tail = around(bench, &plain).await.map(|(_, tail)| tail);
+    (key, Signs { tail, switches: Some(switches), raw: Vec::new() })
 }
 
 /// Every switch that a family has, once.
@@ -71,10 +82,10 @@ async fn render(bench: &Bench, switch: Option<(&str, &str)>) -> Option<Vec<Value
     bench.question("/tokenize", &body).await?.get("tokens")?.as_array().cloned()
 }
 
-/// What stands behind the client's text in a prompt.
-async fn tail(bench: &Bench, ids: &[Value]) -> Option<String> {
+/// What stands before and behind the client's text in a prompt.
+async fn around(bench: &Bench, ids: &[Value]) -> Option<(String, String)> {
     let text = spell(bench, &json!(ids)).await?;
-    text.rsplit_once(ASKED).map(|(_, tail)| tail.to_owned())
+    text.rsplit_once(ASKED).map(|(head, tail)| (head.to_owned(), tail.to_owned()))
 }
 
 async fn spell(bench: &Bench, ids: &Value) -> Option<String> {
@@ -111,20 +122,24 @@ impl Signs {
         let Some((open, close)) = family.marks() else {
             return Some(0).filter(|_| !self.raw.iter().any(|raw| raw.contains("</think>")));
         };
-        let ends = |tail: &Option<String>, thinking| {
-            tail.as_ref().is_none_or(|tail| tail.trim_end().ends_with(open.trim()) == family.prompt_opens(thinking))
+        let ends = |tail: Option<&String>, thinking| {
+            tail.is_none_or(|tail| tail.trim_end().ends_with(open.trim()) == family.prompt_opens(thinking))
         };
         let (key, _) = family.thinking_switch().unwrap_or_default();
-        let tails = self.switches.iter().flatten().find(|(working, _)| working == key).map(|(_, tails)| tails);
-        let fits = ends(&self.tail, None)
-            && tails.is_none_or(|tails| ends(&tails.on, Some(true)) && ends(&tails.off, Some(false)));
-        if !fits {
+        let ways = self.switches.iter().flatten().find(|(working, _)| working == key).map(|(_, ways)| ways);
+        let tail = |way: Option<&Option<(String, String)>>| way.and_then(Option::as_ref).map(|(_, tail)| tail.clone());
+        let (on, off) = (tail(ways.map(|ways| &ways.on)), tail(ways.map(|ways| &ways.off)));
+        let changes_more = ways.and_then(|ways| ways.changes_more(&open));
+        let later = family.is_switched_off_later();
+        let fits = ends(self.tail.as_ref(), None) && ends(on.as_ref(), Some(true)) && ends(off.as_ref(), Some(false));
+        if !fits || (changes_more == Some(true) && later) {
             return None;
         }
+        let switched = usize::from(changes_more == Some(false) && later);
         match &self.raw[..] {
-            [] => Some(0),
-            raw if raw.iter().any(|raw| raw.contains(&close)) => Some(open.len() + close.len()),
-            raw => Some(0).filter(|_| !raw.iter().any(|raw| raw.contains(close.trim()))),
+            [] => Some(switched),
+            raw if raw.iter().any(|raw| raw.contains(&close)) => Some(open.len() + close.len() + switched),
+            raw => Some(switched).filter(|_| !raw.iter().any(|raw| raw.contains(close.trim()))),
         }
     }
 }

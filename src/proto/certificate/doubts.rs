@@ -1,6 +1,6 @@
 //! What a certificate does not say, or says against what is configured.
 
-use super::{Certificate, State, Verdict};
+use super::{Certificate, Fit, State, Verdict};
 use crate::proto::resume::{Engine, Family, PlanKind, PlanSet};
 
 /// How an upstream is used.
@@ -24,7 +24,7 @@ impl Certificate {
         if Engine::named(&self.engine).0.name() != engine.name() {
             doubts.push(format!("the certificate is of the engine {}, not of {}", self.engine, used.engine));
         }
-        if Family::named(&self.family).0.name() != family.name() {
+        if Family::named(&self.family).0.name() != family.name() && !self.is_one_with(family.name()) {
             doubts.push(format!(
                 "the certificate is of the family {}, not of {}; the two may continue in different forms",
                 self.family, used.family
@@ -45,6 +45,12 @@ impl Certificate {
             doubts.push(format!("the certificate says nothing of answers cut {states}: no prompt came to that"));
         }
         doubts
+    }
+
+    /// Whether a family's requests were the same as those of the certified one.
+    fn is_one_with(&self, family: &str) -> bool {
+        let has = |fit: &Fit, name: &str| fit.families.iter().any(|one| one == name);
+        self.families.iter().any(|fit| has(fit, family) && has(fit, &self.family))
     }
 
     /// Plans that leak.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{Certificate, Row, State, Verdict};
-use crate::proto::resume::PlanKind;
+use crate::proto::resume::{PlanKind, Refused};
 
 impl Certificate {
     /// The whole report: what was tried, the matrix, and why what was not exact was not.
@@ -36,8 +36,8 @@ impl Certificate {
 
     /// Plan × state.
     pub fn matrix(&self) -> String {
-        let plans: Vec<PlanKind> =
-            PlanKind::ALL.into_iter().filter(|plan| self.rows.iter().any(|row| row.plan == *plan)).collect();
+        let tried = PlanKind::ALL.into_iter().filter(|plan| self.rows.iter().any(|row| row.plan == *plan));
+        let (plans, missing): (Vec<PlanKind>, Vec<PlanKind>) = tried.partition(|plan| self.is_offered(*plan));
         let mut out = String::from("| cut |");
         plans.iter().for_each(|plan| out.extend([" ", plan.name(), " |"]));
         out.push_str("\n|---|");
@@ -47,19 +47,30 @@ impl Certificate {
             let _ = write!(out, "| {} |", state.words());
             for plan in &plans {
                 let _ = match self.row(*plan, state) {
-                    Some(row) => write!(out, " {} |", cell(row)),
+                    Some(row) => write!(out, " {} |", row.in_short()),
                     None => write!(out, " not reached |"),
                 };
             }
             out.push('\n');
         }
+        if !missing.is_empty() {
+            let names: Vec<&str> = missing.into_iter().map(PlanKind::name).collect();
+            let _ = write!(out, "\nNot offered for this engine: {}.\n", names.join(", "));
+        }
         out.push('\n');
         out
     }
 
+    /// Whether the engine has such a plan at all.
+    fn is_offered(&self, plan: PlanKind) -> bool {
+        self.rows.iter().any(|row| row.plan == plan && row.code() != Some(Refused::NotHere.code()))
+    }
+
     fn reasons(&self) -> String {
         let mut out = String::new();
-        for row in self.rows.iter().filter(|row| !row.why.is_empty()) {
+        // A code alone stands in the matrix already.
+        let told = |row: &&Row| row.why.iter().any(|why| row.code() != Some(why));
+        for row in self.rows.iter().filter(told) {
             let (plan, state) = (row.plan.name(), row.state.words());
             let _ = writeln!(out, "- {plan}, {state}: {}", row.why.join("; "));
         }
@@ -94,29 +105,34 @@ impl Certificate {
     }
 }
 
-/// `exact (5)`, or where they differ `coherent but different (1 of 5; exact 4)`: the worst, and the counts.
-fn cell(row: &Row) -> String {
-    let worst = row.worst();
-    let mut out = worst.words().to_owned();
-    if row.verdicts.len() == 1
-        && worst == Verdict::Refused
-        && let [why] = &row.why[..]
-    {
-        let code = why.split([' ', '\n']).next().unwrap_or_default().trim_end_matches(':');
-        let _ = write!(out, ": `{code}`");
-    }
-    match row.verdicts.len() {
-        0 | 1 => {
-            let _ = write!(out, " ({})", row.cuts());
+impl Row {
+    /// `exact (5)`, or where they differ `coherent but different (1 of 5; exact 4)`: the worst, and the counts.
+    pub fn in_short(&self) -> String {
+        let worst = self.worst();
+        let mut out = worst.words().to_owned();
+        if let Some(code) = self.code() {
+            let _ = write!(out, ": `{code}`");
         }
-        _ => {
-            let others = row.verdicts.iter().filter(|(verdict, _)| **verdict != worst);
-            let others: Vec<String> = others.map(|(verdict, count)| format!("{} {count}", verdict.words())).collect();
-            let count = row.verdicts.get(&worst).copied().unwrap_or(0);
-            let _ = write!(out, " ({count} of {}; {})", row.cuts(), others.join(", "));
+        if self.verdicts.len() < 2 {
+            let _ = write!(out, " ({})", self.cuts());
+            return out;
+        }
+        let others = self.verdicts.iter().filter(|(verdict, _)| **verdict != worst);
+        let others: Vec<String> = others.map(|(verdict, count)| format!("{} {count}", verdict.words())).collect();
+        let count = self.verdicts.get(&worst).copied().unwrap_or(0);
+        let _ = write!(out, " ({count} of {}; {})", self.cuts(), others.join(", "));
+        out
+    }
+
+    /// The code of the refusal, where all was refused for one reason.
+    fn code(&self) -> Option<&str> {
+        match &self.why[..] {
+            [why] if self.verdicts.len() == 1 && self.worst() == Verdict::Refused => {
+                Some(why.split_once([':', ' ']).map_or(why, |(code, _)| code))
+            }
+            _ => None,
         }
     }
-    out
 }
 
 fn counts(verdicts: &BTreeMap<Verdict, u32>) -> String {

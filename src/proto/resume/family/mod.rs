@@ -100,6 +100,12 @@ impl Family {
         }
     }
 
+    /// Whether thinking is switched off for the rest of an answer although there was some, through a chat template: right only where
+    /// that changes nothing of the prompt but its end.
+    pub fn is_switched_off_later(&self) -> bool {
+        self.spec.template.is_some_and(|forms| forms.switch_off == SwitchOff::OnceAnswering)
+    }
+
     /// Whether a name belongs to a known family.
     pub fn is_known(name: &str) -> bool {
         Self::named(name).1 == Known::Yes
