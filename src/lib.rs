@@ -31,7 +31,7 @@
 //!                     └──► Reader ──► stream::attach ──► the client's connection, the same response
 //! ```
 //!
-//! Arrows point down only: `main → app → edge → {stream, journal, upstream, config, telemetry} → proto`, and
+//! Arrows point down only: `main → {app → edge, certify} → {stream, journal, upstream, config, telemetry} → proto`, and
 //! `tests/tidy.rs` holds them. The modules below are listed in reading order.
 
 #![warn(missing_docs)]
@@ -49,5 +49,7 @@ pub mod stream;
 pub mod edge;
 
 pub mod app;
+
+pub mod certify;
 
 pub mod mock;

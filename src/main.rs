@@ -1,10 +1,9 @@
-//! `baton run -c FILE` and `baton check -c FILE`.
+//! `baton run -c FILE`, `baton check -c FILE` and `baton certify`.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use baton::certify;
 use baton::config::{self, Settings};
 use clap::{Parser, Subcommand};
 
@@ -34,12 +33,14 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
+    Certify(certify::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run { config } => run(&config),
         Command::Check { config } => check(&config),
+        Command::Certify(arguments) => run_certify(&arguments),
     }
 }
 
@@ -66,6 +67,43 @@ fn check(path: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+fn run_certify(arguments: &certify::Arguments) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let settings = match &arguments.config {
+        None => None,
+        Some(path) => match load(path) {
+            None => return ExitCode::FAILURE,
+            settings => settings,
+        },
+    };
+    let order = match arguments.order(settings.as_ref(), &|name| std::env::var(name).ok()) {
+        Ok(order) => order,
+        Err(why) => return failed(&why),
+    };
+    let certificate = match certify::run(&order, &mut |line| eprintln!("{line}")) {
+        Ok(certificate) => certificate,
+        Err(why) => return failed(&why.to_string()),
+    };
+    let report = certificate.to_markdown();
+    println!("{report}");
+    let (markdown, json) = arguments.files();
+    let text = certificate.to_json();
+    let files = markdown.iter().map(|path| (path, &report)).chain(json.iter().map(|path| (path, &text)));
+    for (path, text) in files {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let written = folder.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(path, text));
+        if let Err(why) = written {
+            return failed(&format!("cannot write {}: {why}", path.display()));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("baton: {why}");
+    ExitCode::FAILURE
+}
+
 fn load(path: &Path) -> Option<Settings> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -74,7 +112,7 @@ fn load(path: &Path) -> Option<Settings> {
             return None;
         }
     };
-    let file = |written: &str| readable(&path.parent().unwrap_or(Path::new("")).join(written));
+    let file = |written: &str| std::fs::read_to_string(path.parent().unwrap_or(Path::new("")).join(written));
     let outside = config::Outside { env: &|name| std::env::var(name).ok(), file: &file };
     match config::load_from(&text, outside) {
         Ok(settings) => Some(settings),
@@ -82,13 +120,5 @@ fn load(path: &Path) -> Option<Settings> {
             eprintln!("{}", errors.in_file(&path.display().to_string()));
             None
         }
-    }
-}
-
-/// `path`, if a file is there and can be opened.
-fn readable(path: &Path) -> io::Result<PathBuf> {
-    match File::open(path)?.metadata()?.is_file() {
-        true => Ok(path.to_owned()),
-        false => Err(io::Error::other("it is not a file")),
     }
 }

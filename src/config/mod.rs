@@ -10,13 +10,13 @@
 //! Deliberately absent: reading files and the process's environment (both are handed in, see [`Outside`]), and everything of
 //! Pingora.
 
+mod certificate;
 mod node;
 mod reader;
 mod schema;
 pub mod settings;
 pub mod units;
 
-use std::path::PathBuf;
 use std::{fmt, io};
 
 pub use reader::Mistake;
@@ -68,23 +68,22 @@ impl fmt::Display for Lines<'_> {
 pub struct Outside<'a> {
     /// The value for `${NAME}`.
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// Where the file is that was written like this, once it is known that it can be read.
-    pub file: &'a dyn Fn(&str) -> io::Result<PathBuf>,
+    /// What the file holds whose path was written like this.
+    pub file: &'a dyn Fn(&str) -> io::Result<String>,
 }
 
-/// Reads a configuration. `env` gives the values for `${NAME}`. Files that it names are taken as they are written, whether
-/// they can be read or not.
+/// Reads a configuration that names no other file. `env` gives the values for `${NAME}`.
 ///
 /// # Errors
 /// Every mistake in `text`, in the order of the file.
 pub fn load(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Errors> {
-    load_from(text, Outside { env, file: &|written| Ok(PathBuf::from(written)) })
+    load_from(text, Outside { env, file: &|_| Err(io::Error::other("it is not looked for")) })
 }
 
-/// As [`load`], with the files looked for.
+/// As [`load`], of one that may name others.
 ///
 /// # Errors
-/// Every mistake in `text`, in the order of the file; a file that it names and that cannot be read is one.
+/// Every mistake in `text`, in the order of the file; a file that it names and that cannot be read, or is not what it should be, is one.
 pub fn load_from(text: &str, outside: Outside<'_>) -> Result<Settings, Errors> {
     let mut mistakes = Vec::new();
     let settings =

@@ -6,9 +6,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use super::certificate;
 use super::node::Node;
 use super::reader::{Item, Mistakes, Scalar, Table, quote};
 use super::settings::{
@@ -18,6 +18,7 @@ use super::settings::{
 use super::units::{
     GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
 };
+use crate::proto::certificate::Certificate;
 use crate::proto::resume::{self, Engine, Family, PlanKind, PlanSet};
 
 /// The names `engine` may have. Those without quirks that Baton knows of behave as `generic`.
@@ -27,8 +28,8 @@ pub const ENGINES: &[&str] =
 /// What `plan` may be: every kind by its name, or what is tried without one.
 const PLANS: &[&str] = &["auto", "token-exact", "render-generate", "chat-continue", "prefix", "replay"];
 
-/// Where a file is that was written like this, once it is known that it can be read.
-type File<'f> = &'f dyn Fn(&str) -> io::Result<PathBuf>;
+/// What the file holds whose path was written like this.
+pub(super) type File<'f> = &'f dyn Fn(&str) -> io::Result<String>;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -55,7 +56,9 @@ pub(super) fn read(root: &Node, file: File<'_>, mistakes: &mut Mistakes) -> Opti
         .unwrap_or_default();
     let journal = journal(table.table("journal", mistakes), mistakes);
     table.close(mistakes);
+    let places: Vec<String> = upstreams.iter().map(|slot| slot.certificate_at.clone()).collect();
     let upstreams = upstreams.into_iter().map(|slot| slot.upstream).collect::<Option<Vec<_>>>()?;
+    warnings.extend(certificate::doubts(&upstreams, &places, &routes));
     Some(Settings { server, upstreams, routes, journal, warnings })
 }
 
@@ -119,6 +122,8 @@ struct Slot {
     name: Option<String>,
     /// The name comes from the environment: no message may suggest it.
     hidden: bool,
+    /// Line and key of its certificate; empty where it has none.
+    certificate_at: String,
     upstream: Option<Upstream>,
 }
 
@@ -133,10 +138,14 @@ fn upstreams(items: &[Item<'_>], file: File<'_>, warnings: &mut Vec<String>, mis
         {
             at.mistake("is the name of an earlier upstream too; names must differ".to_owned(), mistakes);
         }
-        let upstream = upstream(&mut table, called.clone(), file, warnings, mistakes);
+        let certificate = table.find("certificate");
+        let certificate_at = certificate.as_ref().map(Item::place).unwrap_or_default();
+        let certificate =
+            certificate.and_then(|item| certificate::read(&item, item.read(path, mistakes)?, file, mistakes));
+        let upstream = upstream(&mut table, called.clone(), certificate, warnings, mistakes);
         table.close(mistakes);
         let hidden = at.is_some_and(|at| at.is_from_env());
-        slots.push(Slot { name: called, hidden, upstream });
+        slots.push(Slot { name: called, hidden, certificate_at, upstream });
     }
     slots
 }
@@ -144,7 +153,7 @@ fn upstreams(items: &[Item<'_>], file: File<'_>, warnings: &mut Vec<String>, mis
 fn upstream(
     table: &mut Table<'_>,
     name: Option<String>,
-    file: File<'_>,
+    certificate: Option<Certificate>,
     warnings: &mut Vec<String>,
     mistakes: &mut Mistakes,
 ) -> Option<Upstream> {
@@ -166,7 +175,6 @@ fn upstream(
         endpoints
     });
     let balance = table.or("balance", Balance::default(), balance, mistakes);
-    let certificate = table.find("certificate").and_then(|item| existing(&item, file, mistakes));
     let upstream =
         Upstream { name: name?, engine: engine?, family: family?, endpoints: endpoints?, balance, certificate };
     let (engine, family) = (Engine::named(&upstream.engine).0, Family::named(&upstream.family).0);
@@ -179,17 +187,6 @@ fn upstream(
 
 fn path(value: Scalar<'_>) -> Result<&str, Wrong> {
     value.text().and_then(|text| if text.is_empty() { Err(Wrong::Empty) } else { Ok(text) })
-}
-
-/// The file that is named at `item`.
-fn existing(item: &Item<'_>, file: File<'_>, mistakes: &mut Mistakes) -> Option<PathBuf> {
-    let written = item.read(path, mistakes)?;
-    let found = file(written);
-    if let Err(why) = &found {
-        let text = format!("{} cannot be read ({why}); write the path of a file, from this one's folder", item.shown());
-        item.mistake(text, mistakes);
-    }
-    found.ok()
 }
 
 /// Any name is a family; one that Baton does not know gets its default form and a warning.

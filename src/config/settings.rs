@@ -6,10 +6,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::units::{GIB, Glob, KIB, MIB};
+use crate::proto::certificate::Certificate;
 use crate::proto::resume::PlanSet;
 
 /// The whole configuration.
@@ -95,8 +95,8 @@ pub struct Upstream {
     pub endpoints: Vec<Endpoint>,
     /// How a leg picks its endpoint.
     pub balance: Balance,
-    /// What was found out about it (`baton certify`), where the file names one; it could be read when Baton was started.
-    pub certificate: Option<PathBuf>,
+    /// What was found out about it (`baton certify`), where the file names a certificate.
+    pub certificate: Option<Certificate>,
 }
 
 /// One engine's address.

@@ -4,6 +4,7 @@
 //! number. Time and request ids come in as arguments, decisions go out as values, so that every rule can be tested by a
 //! simulation without a socket.
 
+pub mod certificate;
 pub mod chat;
 pub mod record;
 pub mod relay;

@@ -78,6 +78,8 @@ pub struct Driver {
     /// Endpoints that have failed this stream.
     failed: Vec<SocketAddr>,
     began: Instant,
+    /// What the relay has told, where somebody wants to know.
+    notes: Option<Vec<Note>>,
 }
 
 /// What woke the loop.
@@ -93,16 +95,19 @@ impl Driver {
     /// A driver for a stream whose first leg has answered with an event stream.
     pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
         relay.handle_opened(began.elapsed());
-        Driver {
-            relay,
-            writer,
-            onward,
-            report,
-            leg: Some(Source::Request(Box::new(first))),
-            pending: None,
-            failed: Vec::new(),
-            began,
-        }
+        let leg = Some(Source::Request(Box::new(first)));
+        Driver { relay, writer, onward, report, leg, pending: None, failed: Vec::new(), began, notes: None }
+    }
+
+    /// A driver for a stream whose first leg is over, and its relay knows it. Keeps what the relay tells.
+    pub fn without_leg(relay: Relay, writer: Writer, onward: Onward, report: Report, began: Instant) -> Self {
+        let (leg, pending, failed) = (None, None, Vec::new());
+        Driver { relay, writer, onward, report, leg, pending, failed, began, notes: Some(Vec::new()) }
+    }
+
+    /// The relay, and what it has told.
+    pub fn into_told(self) -> (Relay, Vec<Note>) {
+        (self.relay, self.notes.unwrap_or_default())
     }
 
     /// Goes on until the stream has its seal. Safe to drop at any await, and to be called again.
@@ -199,6 +204,9 @@ impl Driver {
                 Action::Note(note) => {
                     self.heed(&note);
                     self.report.note(&note, &self.relay, self.writer.next_seq());
+                    if let Some(notes) = &mut self.notes {
+                        notes.push(note);
+                    }
                 }
             }
         }

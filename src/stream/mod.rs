@@ -25,7 +25,7 @@ pub use self::id::{StreamId, StreamIds};
 pub use self::rendered::{NotRendered, RenderedLeg, Steps};
 pub use self::report::Report;
 use crate::journal::Writer;
-use crate::proto::relay::Relay;
+use crate::proto::relay::{Note, Relay};
 use crate::upstream::Leg;
 
 /// A stream whose first leg has answered with an event stream, and whose response header the client has got.
@@ -71,4 +71,12 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
     }
     driver.conclude(attached, sent);
     attached
+}
+
+/// Goes on with an answer whose first leg has failed its relay, until the stream has its seal. Nobody reads along: what comes is in
+/// the journal. Gives the relay back, and what it told from here on.
+pub async fn go_on(relay: Relay, writer: Writer, onward: Onward, report: Report, began: Instant) -> (Relay, Vec<Note>) {
+    let mut driver = Driver::without_leg(relay, writer, onward, report, began);
+    driver.run().await;
+    driver.into_told()
 }

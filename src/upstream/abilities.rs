@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use log::{debug, info};
+use log::{debug, info, warn};
 use pingora::http::RequestHeader;
 use serde::Deserialize;
 use thiserror::Error;
@@ -228,6 +228,15 @@ pub async fn watch(cluster: Arc<Cluster>, connector: Arc<Connector>) {
     }
 }
 
+/// Asks every endpoint of a cluster once. What they say is in [`Cluster::abilities`] then.
+pub async fn look(cluster: &Arc<Cluster>, connector: &Arc<Connector>) {
+    for endpoint in cluster.endpoints() {
+        if endpoint.inquiries().with(|inquiry| inquiry.turn(Instant::now())) == Turn::Ask {
+            probe(Arc::clone(cluster), Arc::clone(connector), endpoint).await;
+        }
+    }
+}
+
 async fn probe(cluster: Arc<Cluster>, connector: Arc<Connector>, endpoint: Arc<Endpoint>) {
     let found = ask(&connector, &cluster, &endpoint).await;
     if let Err(silence) = &found {
@@ -238,6 +247,14 @@ async fn probe(cluster: Arc<Cluster>, connector: Arc<Connector>, endpoint: Arc<E
         Some(Some(found)) => {
             info!("upstream {}: {endpoint} {found}", cluster.name());
             cluster.forget_refusals();
+            if let Some((found, certified)) = found.version.and_then(|version| cluster.is_uncertified(version)) {
+                warn!(
+                    "upstream {}: {endpoint} is version {found}, and the certificate is of {certified}; \
+                     make a new one with `baton certify --upstream {}`",
+                    cluster.name(),
+                    cluster.name()
+                );
+            }
         }
         Some(None) => info!("upstream {}: {endpoint} has not said for long what it can do", cluster.name()),
         None => {}

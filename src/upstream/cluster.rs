@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pingora::lb::selection::RoundRobin;
@@ -16,7 +16,8 @@ use super::abilities::{self, Inquiries};
 use super::discovery::Addresses;
 use super::refusals::Refusals;
 use crate::config::settings::{self, Balance, Scheme};
-use crate::proto::resume::{Abilities, PlanKind, PlanSet};
+use crate::proto::certificate::Certificate;
+use crate::proto::resume::{Abilities, PlanKind, PlanSet, Version};
 
 /// How long an idle connection to an engine is kept. Below the five seconds after which uvicorn, and with it vLLM and SGLang,
 /// closes one (uvicorn's `--timeout-keep-alive`, default 5), so that a request seldom meets a connection that is being closed.
@@ -173,6 +174,10 @@ pub struct Cluster {
     refusals: Refusals,
     /// Wakes [`abilities::watch`].
     suspicion: Notify,
+    /// The version that a certificate was made for.
+    certified: Option<Version>,
+    /// Another version than that has been found, and said.
+    said_uncertified: AtomicBool,
 }
 
 impl Cluster {
@@ -191,6 +196,8 @@ impl Cluster {
             turn: AtomicUsize::new(0),
             refusals: Refusals::new(),
             suspicion: Notify::new(),
+            certified: upstream.certificate.as_ref().and_then(Certificate::version),
+            said_uncertified: AtomicBool::new(false),
         };
         cluster.refresh().await;
         cluster
@@ -265,6 +272,12 @@ impl Cluster {
     /// kind again; so this is to be asked when a leg has failed, not by streams that may never need it.
     pub fn barred(&self) -> PlanSet {
         self.refusals.barred()
+    }
+
+    /// The version found and the one that was certified, where they differ and that has not been said yet.
+    pub(super) fn is_uncertified(&self, found: Version) -> Option<(Version, Version)> {
+        let certified = self.certified.filter(|certified| *certified != found)?;
+        (!self.said_uncertified.swap(true, Ordering::Relaxed)).then_some((found, certified))
     }
 
     /// An engine was replaced: what another one has refused says nothing of it.

@@ -115,7 +115,21 @@ impl Unanswered {
 /// There is no response, or not all of it. A status other than 200 is no error here.
 pub async fn ask(asking: Asking<'_>, question: Question) -> Result<Answer, Unanswered> {
     let until = Instant::now() + asking.patience;
-    let mut leg = open(asking, question).await?;
+    answer(open(asking, question).await?, asking, until).await
+}
+
+/// Asks for what is at a path of the engine (a GET), and reads it whole.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn get(asking: Asking<'_>, path: &'static str) -> Result<Answer, Unanswered> {
+    let until = Instant::now() + asking.patience;
+    let mut head = head_for(asking.head, path);
+    head.set_method(Method::GET);
+    answer(send(asking, &head, &Bytes::new()).await?, asking, until).await
+}
+
+async fn answer(mut leg: Leg, asking: Asking<'_>, until: Instant) -> Result<Answer, Unanswered> {
     let endpoint = Arc::clone(leg.endpoint());
     let read = timeout_at(until, whole(&mut leg, &endpoint, asking.limit)).await;
     let late = || Unanswered::TimedOut { endpoint: Arc::clone(&endpoint), after: asking.patience };
@@ -130,13 +144,15 @@ pub async fn ask(asking: Asking<'_>, question: Question) -> Result<Answer, Unans
 /// # Errors
 /// See [`Leg::open`].
 pub async fn open(asking: Asking<'_>, question: Question) -> Result<Leg, OpenError> {
-    let head = head_for(asking.head, question.path);
-    let body = Bytes::from(question.body);
+    send(asking, &head_for(asking.head, question.path), &Bytes::from(question.body)).await
+}
+
+async fn send(asking: Asking<'_>, head: &RequestHeader, body: &Bytes) -> Result<Leg, OpenError> {
     let avoid = match asking.whom {
         Whom::Avoiding(avoid) => avoid,
         Whom::Only(_) => &[],
     };
-    let ask = Ask { head: &head, body: &body, connect: asking.connect, answer: Some(asking.patience), avoid };
+    let ask = Ask { head, body, connect: asking.connect, answer: Some(asking.patience), avoid };
     match asking.whom {
         Whom::Avoiding(_) => Leg::open(asking.connector, asking.cluster, ask).await,
         Whom::Only(address) => Leg::open_at(asking.connector, asking.cluster, address, ask).await,

@@ -2,12 +2,13 @@
 
 use super::source::{Fault, Source, find_word, line_at, lines};
 
-/// Each layer under `src/` and what it may use besides itself. `main → app → edge → {stream, journal, upstream, config,
+/// Each layer under `src/` and what it may use besides itself. `main → {app → edge, certify} → {stream, journal, upstream, config,
 /// telemetry} → proto`; the mock engine is for binaries, tests and benchmarks.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("main", &["app", "edge", "stream", "journal", "upstream", "config", "telemetry", "proto"]),
+    ("main", &["app", "certify", "edge", "stream", "journal", "upstream", "config", "telemetry", "proto"]),
     ("bin", &["mock"]),
     ("app", &["edge", "stream", "journal", "upstream", "config", "telemetry", "proto"]),
+    ("certify", &["stream", "journal", "upstream", "config", "telemetry", "proto"]),
     ("edge", &["stream", "journal", "upstream", "config", "telemetry", "proto"]),
     ("stream", &["journal", "upstream", "config", "telemetry", "proto"]),
     ("upstream", &["config", "telemetry", "proto"]),

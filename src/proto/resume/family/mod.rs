@@ -80,6 +80,32 @@ impl Family {
         self.spec.switch.map(|switch| switch.key)
     }
 
+    /// The `chat_template_kwargs` key that switches thinking off and the JSON value for that, if the family has one.
+    pub fn thinking_switch(&self) -> Option<(&'static str, &'static str)> {
+        self.spec.switch.map(|switch| (switch.key, switch.off))
+    }
+
+    /// The marks around thinking, each with the white space that the model writes inside it: `<think>\n` and `\n</think>`.
+    pub fn marks(&self) -> Option<(String, String)> {
+        let marks = self.spec.marks.as_ref()?;
+        Some((format!("{}{}", marks.open, marks.after_open), format!("{}{}", marks.before_close, marks.close)))
+    }
+
+    /// Whether the generation prompt ends in the opening mark, with thinking switched on or off, or as it is by itself.
+    pub fn prompt_opens(&self, thinking: Option<bool>) -> bool {
+        match self.spec.prompt {
+            Prompt::Plain => false,
+            Prompt::OpensUnlessOff => thinking != Some(false),
+            Prompt::OpensIfOn => thinking == Some(true),
+        }
+    }
+
+    /// Whether thinking is switched off for the rest of an answer although there was some, through a chat template: right only where
+    /// that changes nothing of the prompt but its end.
+    pub fn is_switched_off_later(&self) -> bool {
+        self.spec.template.is_some_and(|forms| forms.switch_off == SwitchOff::OnceAnswering)
+    }
+
     /// Whether a name belongs to a known family.
     pub fn is_known(name: &str) -> bool {
         Self::named(name).1 == Known::Yes
