@@ -256,3 +256,6 @@ async fn beginning(leg: &mut Leg, patience: Duration) -> Vec<u8> {
     body.truncate(EXCERPT);
     body
 }
+
+#[cfg(test)]
+mod tests;
