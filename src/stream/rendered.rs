@@ -189,11 +189,7 @@ impl RenderedLeg {
     }
 
     /// Gives the generating stream's connection back to the pool, if it was read to its end; closes it otherwise.
-    pub async fn finish(mut self) {
-        if self.ended.is_none() {
-            // The last event was `[DONE]`; the end of the body may not have been asked for.
-            let _ = self.leg.read().await;
-        }
+    pub async fn finish(self) {
         self.leg.finish().await;
     }
 
@@ -219,7 +215,11 @@ impl RenderedLeg {
                         self.rendering.generate_ended();
                     }
                 },
-                Need::End => return self.ended.clone().unwrap_or(Ok(())).map(|()| false),
+                Need::End => match &self.ended {
+                    Some(ended) => return ended.clone().map(|()| false),
+                    // Behind `[DONE]` nothing comes but the end of the body.
+                    None => self.ended = self.leg.read().await.map(|more| more.is_none().then_some(())).transpose(),
+                },
                 Need::Generate(_) => return Err(Cut::Other(Broken::Unasked.to_string())),
             }
         }
@@ -256,3 +256,6 @@ async fn beginning(leg: &mut Leg, patience: Duration) -> Vec<u8> {
     body.truncate(EXCERPT);
     body
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ use self::overlap::{Piece, Seen};
 use self::wire::{Derendered, Rendered};
 use super::family::Marks;
 use super::{Family, Question, Refused};
-use crate::proto::chat::{ChatRequest, Partial, TokenIds};
+use crate::proto::chat::{Api, ChatRequest, Partial, TokenIds};
 use crate::proto::sse::TooLong;
 
 /// Where the client's request becomes a prompt.
@@ -522,6 +522,7 @@ impl fmt::Debug for Rendering {
 fn rule_out(request: &ChatRequest, partial: &Partial, known: bool) -> Result<(), Refused> {
     let hidden = request.get("include_reasoning").is_some_and(|value| value.get() == "false");
     let rules = [
+        (request.api() == Api::Completions, Refused::NotHere),
         (partial.is_opaque(), Refused::NotText),
         (partial.is_finished(), Refused::Finished),
         (partial.is_interleaved(), Refused::Interleaved),

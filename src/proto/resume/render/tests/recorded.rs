@@ -13,6 +13,8 @@ struct Recording {
     ids: bool,
     /// How many events of the uncut answer the client had got.
     cut: usize,
+    /// Events that were derendered at a time.
+    every: usize,
     /// The same request, not cut, with `return_token_ids`.
     uncut: String,
     exchanges: Vec<Exchange>,
@@ -31,7 +33,7 @@ fn play(recording: &Recording, size: usize) -> (Partial, Vec<String>) {
     let uncut = events(recording.uncut.as_bytes());
     let (partial, ids) = first_leg(&uncut[..recording.cut]);
     let request = ChatRequest::parse(recording.request.to_string().as_bytes()).unwrap();
-    let settings = Settings { ids: true, ..Settings::default() };
+    let settings = Settings { derender_every: recording.every, ids: true, ..Settings::default() };
     let ids = recording.ids.then_some(ids);
     let mut leg = Rendering::new(&request, &partial, ids, &family(), settings).unwrap();
     let mut exchanges = recording.exchanges.iter();
@@ -125,6 +127,11 @@ fn a_cut_behind_a_tool_calls_name() {
 #[test]
 fn a_cut_in_a_tool_calls_arguments() {
     check(include_str!("../../../../../tests/fixtures/vllm-0.32/scale-out/tool-arguments.json"));
+}
+
+#[test]
+fn a_rest_that_is_derendered_at_once() {
+    check(include_str!("../../../../../tests/fixtures/vllm-0.32/scale-out/tool-arguments-at-once.json"));
 }
 
 #[test]
