@@ -67,14 +67,19 @@ async fn sweep_by(
     Arc::unwrap_or_clone(uncut)
 }
 
-/// What is wrong with the legs: the first was not cut, or a later one did not go on from token ids.
+/// What is wrong with the legs: there is no later one though the first had not finished, or one did not go on from token ids.
 pub fn by_ids(legs: &[Leg]) -> Option<String> {
+    // The event with that token may have been the one with the finish reason; what is missing then Baton writes itself.
+    let finished = |leg: &Leg| {
+        leg.events.iter().any(|event| event.contains("\"finish_reason\":\"") && !event.contains("\"abort\""))
+    };
     let ids = |leg: &Leg| {
         let first: Value = serde_json::from_str(leg.events.first()?).ok()?;
         let ids = &first["prompt_token_ids"];
         (ids.is_array() || first["choices"][0]["prompt_token_ids"].is_array()).then_some(())
     };
     match legs {
+        [leg] if finished(leg) => None,
         [] | [_] => Some(format!("{} leg(s)", legs.len())),
         [_, later @ ..] if later.iter().all(|leg| ids(leg).is_some()) => None,
         _ => Some("a later leg did not go on from token ids".to_owned()),
