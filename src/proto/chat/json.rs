@@ -81,10 +81,14 @@ impl<'a> Object<'a> {
         Object { fields: self.fields.into_iter().map(|(key, value)| (own(key), own(value))).collect() }
     }
 
+    /// How long [`to_text`](Self::to_text) is, in bytes, or one more.
+    pub(crate) fn text_len(&self) -> usize {
+        self.fields.iter().map(|(key, value)| key.get().len() + value.get().len() + 2).sum::<usize>() + 2
+    }
+
     /// The object as compact JSON text.
     pub(crate) fn to_text(&self) -> String {
-        let length = self.fields.iter().map(|(key, value)| key.get().len() + value.get().len() + 2).sum::<usize>() + 2;
-        let mut out = String::with_capacity(length);
+        let mut out = String::with_capacity(self.text_len());
         out.push('{');
         for (at, (key, value)) in self.fields.iter().enumerate() {
             if at > 0 {

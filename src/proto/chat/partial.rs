@@ -17,6 +17,8 @@ const MAX_CHOICES: usize = 128;
 /// Bytes kept of one text: the thinking, the answer, or one tool call's arguments. A model's longest answer today is about half
 /// of it. What comes after makes the partial [opaque](Partial::is_opaque) and is not kept.
 const MAX_TEXT: usize = 1 << 20;
+/// Token ids kept of a prompt and its answer, where nobody says otherwise.
+const MAX_IDS: usize = 1 << 22;
 /// Tool calls kept of one choice. Further ones make the partial [opaque](Partial::is_opaque).
 const MAX_TOOL_CALLS: usize = 1024;
 
@@ -161,10 +163,16 @@ impl Partial {
             opaque: false,
             estimated: false,
             counted: Extent::default(),
-            trail: Trail::default(),
+            trail: Trail::new(MAX_IDS),
             seen: (0, 0),
             ahead: false,
         }
+    }
+
+    /// Keeps at most so many token ids, of prompt and answer together.
+    pub fn keeping_ids(mut self, most: usize) -> Self {
+        self.trail = Trail::new(most);
+        self
     }
 
     /// Adds what a chunk says, its token ids included.

@@ -322,6 +322,11 @@ impl ChatRequest {
         self.fields.to_text().into_bytes()
     }
 
+    /// The body's length in bytes, or a few more.
+    pub fn size(&self) -> usize {
+        self.fields.text_len()
+    }
+
     fn messages(&self) -> Vec<Object<'_>> {
         let messages = self.get("messages").and_then(json::elements).unwrap_or_default();
         messages.into_iter().filter_map(|message| Object::parse(message.get()).ok()).collect()

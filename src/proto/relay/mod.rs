@@ -30,7 +30,7 @@ use self::next::Stop;
 use self::state::{LegState, Mirror, State};
 use crate::proto::chat::{ChatRequest, Exclusion, Partial};
 use crate::proto::record::{MirroredEnd, Seal, Sink};
-use crate::proto::resume::{Engine, Family, PlanSet, Way};
+use crate::proto::resume::{self, Engine, Family, PlanSet, Way};
 use crate::proto::sse::{Decoder, Item, TooLong};
 
 /// Longest wait for usage and `[DONE]` after the last finish reason; the tail is then written here.
@@ -105,6 +105,7 @@ impl Relay {
     pub fn new(request: Option<ChatRequest>, policy: Policy, family: Family, engine: Engine, rid: String) -> Self {
         let excluded = request.as_ref().and_then(ChatRequest::exclusion);
         let choices = request.as_ref().map_or(1, ChatRequest::choices);
+        let max_ids = policy.resume.max_prompt_tokens;
         let may_hold = policy.tool_buffer.is_some()
             && policy.continuation == Continuation::On
             && request.is_some()
@@ -116,7 +117,7 @@ impl Relay {
             family,
             engine,
             rid,
-            partial: Partial::new(choices),
+            partial: Partial::new(choices).keeping_ids(max_ids),
             leg: LegState::new(1, 1, "first", Duration::ZERO),
             held: None,
             may_hold,
@@ -136,7 +137,7 @@ impl Relay {
 
     /// The answer has this many choices, where the relay has no request to know it from.
     pub fn expecting(mut self, choices: usize) -> Self {
-        self.partial = Partial::new(choices);
+        self.partial = Partial::new(choices).keeping_ids(self.policy.resume.max_prompt_tokens);
         self
     }
 
@@ -157,8 +158,8 @@ impl Relay {
             }
             // It has no such endpoint, or none for us.
             Err(Refusal::Status { status: status @ 400..500, .. }) if !matches!(status, 408 | 425 | 429) => {
-                if let Some(kind) = self.leg.kind {
-                    self.note(Note::PlanRefused { kind });
+                if let Some(kind) = self.leg.kind.filter(|_| matches!(status, 403..=405)) {
+                    self.bar(kind);
                 }
                 self.pass_over(now, Stop::RefusedByEngine(status), sink);
             }
@@ -172,8 +173,19 @@ impl Relay {
     pub fn handle_opened(&mut self, _now: Duration) {
         if self.state == State::Opening {
             self.state = State::Streaming;
-            self.leg.decoder = Some(Decoder::new(self.policy.max_event));
+            self.leg.decoder = Some(Decoder::new(self.policy.max_event + self.room_for_ids()));
         }
+    }
+
+    /// What an event may be longer because it lists a prompt's ids. A token is a byte of the request or of the answer at least, but for
+    /// those of the chat template, and takes up to eight bytes in a list.
+    fn room_for_ids(&self) -> usize {
+        const ID: usize = 8;
+        const TEMPLATE: usize = 8 * 1024;
+        let lists = self.hides_ids || self.request.as_ref().is_some_and(resume::shows_ids);
+        let text: usize = self.known().choices.iter().map(|choice| choice.reasoning.len() + choice.content.len()).sum();
+        let request = self.request.as_ref().map_or(0, ChatRequest::size);
+        if lists { (request + text + TEMPLATE) * ID } else { 0 }
     }
 
     /// The leg that was asked for gave no event stream.

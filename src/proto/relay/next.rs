@@ -123,16 +123,22 @@ impl Relay {
         let Some(kind) = self.leg.kind.filter(|_| !self.leg.wrote) else { return };
         let refused = status_of(cause).filter(|status| is_about_the_request(*status));
         match cause {
-            Cause::NoEcho => self.note(Note::PlanRefused { kind }),
+            Cause::NoEcho => self.bar(kind),
             Cause::Diverged | Cause::Refused(Refusal::NotFit(_)) => {}
             _ if refused.is_some() => {
                 if refused.is_some_and(|status| refuses_kind(kind, status, cause)) {
-                    self.note(Note::PlanRefused { kind });
+                    self.bar(kind);
                 }
             }
             _ => return,
         }
         self.spent.insert(kind);
+    }
+
+    /// Tries a kind of plan no more in this stream, and has the upstream remembered for it.
+    pub(super) fn bar(&mut self, kind: PlanKind) {
+        self.policy.resume.barred.insert(kind);
+        self.note(Note::PlanRefused { kind });
     }
 
     /// What the client has, or would have had a tool call not been held back: what a continuation starts from.

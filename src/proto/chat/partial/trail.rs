@@ -4,9 +4,6 @@ use super::ChunkChoice;
 use super::piece_ends_in_half;
 use crate::proto::chat::ids::{IdList, TokenIds};
 
-/// Most ids kept of an answer, and of a prompt. A longer answer is not continued by ids.
-const MAX_IDS: usize = 1 << 22;
-
 /// The ids of a prompt and of the answer to it, both complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids<'p> {
@@ -20,9 +17,13 @@ pub struct Ids<'p> {
 }
 
 /// What has come of them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trail {
+    /// Most ids kept, of prompt and answer together; with more of them an answer is not continued by ids.
+    most: usize,
     prompt: TokenIds,
+    /// How many ids the prompt has, be they kept or not.
+    prompt_tokens: Option<u64>,
     answer: TokenIds,
     at_text: usize,
     /// Ids of all choices.
@@ -43,9 +44,33 @@ struct Thinking {
 }
 
 impl Trail {
+    /// Keeps at most so many ids.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            prompt: TokenIds::new(),
+            prompt_tokens: None,
+            answer: TokenIds::new(),
+            at_text: 0,
+            total: 0,
+            thinking: Thinking::default(),
+            gaps: false,
+            broken: false,
+        }
+    }
+
+    /// Whether so many more ids have room.
+    fn fits(&self, more: u64) -> bool {
+        (self.prompt.len() + self.answer.len()) as u64 + more <= self.most as u64
+    }
+
     /// The prompt's ids, which an engine lists once, with its first event.
     pub(super) fn hear_prompt(&mut self, list: &IdList<'_>) {
-        if self.prompt.is_empty() && self.answer.is_empty() && list.count() <= MAX_IDS as u64 {
+        if self.prompt_tokens.is_some() || !self.answer.is_empty() {
+            return;
+        }
+        self.prompt_tokens = Some(list.count());
+        if self.fits(list.count()) {
             self.prompt.push_json(list.json());
         }
     }
@@ -60,7 +85,7 @@ impl Trail {
         if piece.index != 0 {
             return;
         }
-        if self.answer.len() as u64 + ids.count() > MAX_IDS as u64 || !self.answer.push_json(ids.json()) {
+        if self.broken || !self.fits(ids.count()) || !self.answer.push_json(ids.json()) {
             self.broken = true;
             return;
         }
@@ -73,14 +98,19 @@ impl Trail {
     /// The same for an event in a frame: text that is not empty, and one list of ids without its brackets.
     pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, half: bool) {
         let before = self.answer.len();
-        let read = before < MAX_IDS && self.answer.push_inside(ids);
-        self.total += (self.answer.len() - before) as u64;
+        let read = self.answer.push_inside(ids);
+        let new = self.answer.len() - before;
+        self.total += new as u64;
+        if self.broken || !self.fits(0) {
+            self.answer.truncate(before);
+            self.broken = true;
+        }
         if !read {
             self.gaps = true; // they are not numbers, so nobody knows how many they are
             return;
         }
         if thinking {
-            self.thinking.ids += (self.answer.len() - before) as u64;
+            self.thinking.ids += new as u64;
             self.thinking.end = self.answer.len();
         }
         if !half {
@@ -119,7 +149,7 @@ impl Trail {
 
     /// A leg begins that answers from the start.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.most);
     }
 
     /// How many ids have come, of all choices.
@@ -139,7 +169,7 @@ impl Trail {
 
     /// How many ids the prompt has, where they were listed.
     pub(super) fn prompt_tokens(&self) -> Option<u64> {
-        (!self.prompt.is_empty()).then(|| self.prompt.len() as u64)
+        self.prompt_tokens
     }
 
     /// All ids, if they are all there.

@@ -329,6 +329,7 @@ fn an_engine_that_cannot_spell_the_ids_gets_the_next_plan() {
     for (answer, kept) in [
         (status(404), true),
         (status(403), true),
+        (status(400), false),
         (Ok(b"garbage".to_vec()), false),
         (Ok(br#"{"prompt":"something else"}"#.to_vec()), false),
     ] {
@@ -382,6 +383,23 @@ fn where_it_does_not_apply_the_next_plan_is_taken() {
         bench.cut();
         assert_eq!(bench.next_leg().plan, "chat-continue");
     }
+}
+
+#[test]
+fn a_long_prompts_ids_do_not_make_the_first_event_too_long() {
+    let words = "word ".repeat(200_000);
+    let request = REQUEST.replace("Hi", &words);
+    let prompt = format!("[{}]", vec!["151645"; 200_000].join(","));
+    assert!(prompt.len() > crate::proto::sse::DEFAULT_MAX_EVENT);
+    let mut bench = bench_for(&request, Policy::default(), "qwen3", "vllm");
+    bench.relay.hides_ids = true;
+    // Opened anew, as a relay is that was told so before.
+    bench.relay.state = State::Opening;
+    bench.opened();
+    bench.send(&[&opening("1", &prompt), &said("1", "The", "[30]")]);
+    assert_eq!(bench.log.events.len(), 2);
+    bench.cut();
+    assert_eq!(bench.next_leg().plan, "chat-continue", "more ids than are kept");
 }
 
 #[test]
