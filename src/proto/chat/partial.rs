@@ -202,6 +202,17 @@ impl Partial {
         self.trail.ids()
     }
 
+    /// Whether the thinking among the ids can be counted only with the [mark](Self::learn_mark) that ends it: the last of it came in
+    /// one event with other tokens.
+    pub fn wants_mark(&self) -> bool {
+        self.trail.wants_mark()
+    }
+
+    /// The token that ends thinking has this id.
+    pub fn learn_mark(&mut self, id: u32) {
+        self.trail.learn_mark(id);
+    }
+
     /// Adds what a chunk says but its token ids: the half of [`fold`](Self::fold) that wants the chunk as the client sees it.
     pub fn show(&mut self, chunk: &Chunk<'_>) {
         self.fold_head(chunk);

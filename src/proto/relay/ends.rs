@@ -107,6 +107,9 @@ impl Relay {
             }
             Step::Found(cut) => {
                 let Some(request) = &self.request else { return };
+                if let Some(mark) = cut.mark {
+                    self.partial.learn_mark(mark);
+                }
                 match guarded("plan", || resume::from_ids(request, &self.partial, cut, &self.policy.ratios)) {
                     Ok(Ok(plan)) => return self.open(plan),
                     Ok(Err(refused)) => Stop::NoPlan(refused),

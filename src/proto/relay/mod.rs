@@ -156,6 +156,7 @@ impl Relay {
                 search.told(&body);
                 self.search(now, search, sink);
             }
+            Err(Refusal::Status { .. }) if search.untold() => self.search(now, search, sink),
             // It has no such endpoint, or none for us.
             Err(Refusal::Status { status: status @ 400..500, .. }) if !matches!(status, 408 | 425 | 429) => {
                 if let Some(kind) = self.leg.kind.filter(|_| matches!(status, 403..=405)) {

@@ -14,6 +14,7 @@
 mod search;
 
 use serde::Deserialize;
+use serde_json::json;
 
 pub use self::search::{Cut, Search, Step};
 use super::body::{self, Left};
@@ -71,7 +72,9 @@ pub(super) fn search(
         return Err(Refused::PromptTooLong);
     }
     let choice = partial.first().ok_or(Refused::NothingToContinue)?;
-    Ok(Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), marks))
+    let search = Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), marks);
+    let counted = request.include_usage() && partial.wants_mark();
+    Ok(if counted { search.asking_for_mark() } else { search })
 }
 
 /// The request that goes on behind `cut`, and what its answer has to be.
@@ -84,6 +87,9 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
         return Err(Refused::IdsShown);
     }
     let mut kept = partial.clone();
+    if let Some(mark) = cut.mark {
+        kept.learn_mark(mark);
+    }
     kept.begin_leg(Onward::Ids(cut.ids));
     let left = Left::of(request, &kept, ratios)?.with_thinking_in_prompt();
     let ids = kept.ids().ok_or(Refused::NoIds)?;
@@ -93,7 +99,7 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
         Api::Chat => body::by_ids(request, &prompt, &left),
         Api::Completions => completions::by_ids(request, &prompt, &left),
     };
-    let Cut { ids, repeats } = cut;
+    let Cut { ids, repeats, mark: _ } = cut;
     Ok(Plan {
         work: Work::Request { path: request.api().path(), body },
         seam: Seam { repeats, ..Seam::default() },
@@ -108,6 +114,18 @@ fn question(model: &str, ids: &TokenIds, len: usize) -> Question {
     asked.truncate(len);
     let model = serde_json::Value::from(model);
     Question { path: "/detokenize", body: format!(r#"{{"model":{model},"tokens":{}}}"#, asked.to_json()).into_bytes() }
+}
+
+/// Asks which token this mark is.
+fn mark_question(model: &str, mark: &str) -> Question {
+    let body = json!({"model": model, "prompt": mark, "add_special_tokens": false});
+    Question { path: "/tokenize", body: body.to_string().into_bytes() }
+}
+
+/// The answer to a [`mark_question`].
+#[derive(Deserialize)]
+struct Tokens {
+    tokens: Vec<u32>,
 }
 
 /// The answer to a [`question`].

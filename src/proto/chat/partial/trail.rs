@@ -41,6 +41,17 @@ struct Thinking {
     ids: u64,
     /// How many ids of the answer there were when the last of them came.
     end: usize,
+    /// The ids of the last event that brought thinking, if there were several: the mark that ends it may be among them.
+    last: Option<Last>,
+}
+
+/// Ids of one event, among the answer's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Last {
+    from: usize,
+    to: usize,
+    /// How many of them were taken for thinking.
+    counted: u64,
 }
 
 impl Trail {
@@ -89,7 +100,9 @@ impl Trail {
             self.broken = true;
             return;
         }
-        self.count_thinking(piece, ids.count(), answering);
+        if piece.reasoning.as_ref().is_some_and(|text| !text.is_empty()) {
+            self.count_thinking(ids.count(), answering);
+        }
         if piece.has_output() && !piece_ends_in_half(piece) {
             self.at_text = self.answer.len();
         }
@@ -110,8 +123,7 @@ impl Trail {
             return;
         }
         if thinking {
-            self.thinking.ids += new as u64;
-            self.thinking.end = self.answer.len();
+            self.count_thinking(new as u64, false);
         }
         if !half {
             self.at_text = self.answer.len();
@@ -123,11 +135,30 @@ impl Trail {
         self.gaps = true;
     }
 
-    fn count_thinking(&mut self, piece: &ChunkChoice<'_>, count: u64, answering: bool) {
-        let thinks = piece.reasoning.as_ref().is_some_and(|text| !text.is_empty());
-        if thinks && !answering {
-            self.thinking.ids += count;
-            self.thinking.end = self.answer.len();
+    /// Thinking has come with `count` ids. `answering`: with the beginning of the answer in the same event, so that nobody knows which
+    /// of the ids were thinking.
+    ///
+    /// vLLM counts the ids of an event whose text is not empty and thinking, up to the mark that ends it (0.32, measured).
+    fn count_thinking(&mut self, count: u64, answering: bool) {
+        let (to, counted) = (self.answer.len(), if answering { 0 } else { count });
+        self.thinking.ids += counted;
+        self.thinking.end = if answering { self.thinking.end } else { to };
+        self.thinking.last = (count > 1).then(|| Last { from: to - (count as usize).min(to), to, counted });
+    }
+
+    /// Whether it is not known which ids of an event were thinking.
+    pub(super) fn wants_mark(&self) -> bool {
+        self.thinking.last.is_some()
+    }
+
+    /// The token that ends thinking has this id.
+    pub(super) fn learn_mark(&mut self, mark: u32) {
+        let Some(Last { from, to, counted }) = self.thinking.last else { return };
+        let place = self.answer.iter().skip(from).take(to - from).position(|id| id == mark);
+        if let Some(before) = place {
+            self.thinking.ids = self.thinking.ids - counted + before as u64;
+            self.thinking.end = from + before;
+            self.thinking.last = None;
         }
     }
 
@@ -140,6 +171,7 @@ impl Trail {
         let thinking = self.thinking.end.saturating_sub(len);
         self.thinking.ids = self.thinking.ids.saturating_sub(thinking as u64);
         self.thinking.end = self.thinking.end.min(len);
+        self.thinking.last = self.thinking.last.filter(|last| last.to <= len);
     }
 
     /// A leg begins that goes on from text: what it lists belongs to another prompt.

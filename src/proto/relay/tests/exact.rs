@@ -24,10 +24,15 @@ const VOCABULARY: &[(u32, &[u8])] = &[
     (41, b"\n{\"name\""),
 ];
 
-/// What the engine's `/detokenize` says.
+/// What the engine's `/detokenize` says, and its `/tokenize` of a mark.
 fn spell(question: &Question) -> Vec<u8> {
-    assert_eq!(question.path, "/detokenize");
     let body: Value = serde_json::from_slice(&question.body).unwrap();
+    if question.path == "/tokenize" {
+        let mark = body["prompt"].as_str().unwrap().as_bytes();
+        let id = VOCABULARY.iter().find(|(_, spelling)| *spelling == mark).unwrap().0;
+        return json!({"count": 1, "tokens": [id]}).to_string().into_bytes();
+    }
+    assert_eq!(question.path, "/detokenize");
     let spelling = |id: &Value| VOCABULARY.iter().find(|(known, _)| Some(u64::from(*known)) == id.as_u64()).unwrap().1;
     let bytes: Vec<u8> = body["tokens"].as_array().unwrap().iter().flat_map(|id| spelling(id).to_vec()).collect();
     json!({"prompt": String::from_utf8_lossy(&bytes)}).to_string().into_bytes()
@@ -301,6 +306,37 @@ fn usage_is_that_of_an_answer_without_a_cut() {
         bench.send(&[&usage("2", 3 + kept, counted.0, counted.1), "[DONE]"]);
         assert_eq!(bench.log.events.last().unwrap(), &usage("1", 3, whole.0, whole.1));
     }
+}
+
+#[test]
+fn thinking_that_ends_inside_an_event_is_counted_up_to_its_mark() {
+    let request = REQUEST.replace(r#""stream":true"#, r#""stream":true,"stream_options":{"include_usage":true}"#);
+    let mixed = event("1", r#"{"content":"\n\nThe","reasoning":" think"}"#, "[12,20,21,30]");
+    for (events, thinking) in [
+        (vec![thought("1", "Let me", "[10,11]"), mixed.clone()], 3),
+        (vec![thought("1", "Let", "[10]"), mixed], 2),
+        (vec![thought("1", "Let me", "[10,11,20]"), said("1", "\n\n", "[21]"), said("1", "The", "[30]")], 2),
+        (vec![thought("1", "Let me", "[10,11]"), event("1", "{}", "[20]"), said("1", "\n\nThe", "[21,30]")], 2),
+    ] {
+        let mut bench = exact_bench(&request);
+        bench.send(&[&opening("1", PROMPT)]);
+        bench.send(&events.iter().map(String::as_str).collect::<Vec<_>>());
+        bench.cut();
+        assert_eq!(bench.answer_all(), 2, "which token ends thinking, and what the ids are");
+        let ids = ids_of(&bench.next_leg());
+        let usage = r#"{"id":"2","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":2}}}"#;
+        bench.send(&[&opening("2", &ids.to_string()), &said("2", " is", "[32]"), &ended("2", "stop", "[99]"), usage]);
+        let last = bench.log.events.last().unwrap();
+        assert!(last.contains(&format!(r#""reasoning_tokens":{thinking}"#)), "{last}");
+    }
+    // Who cannot say, need not.
+    let mut bench = exact_bench(&request);
+    bench.send(&[&opening("1", PROMPT), &thought("1", "Let me", "[10,11]")]);
+    bench.cut();
+    bench.questions();
+    bench.answer(Err(Refusal::Status { status: 404, body: String::new() }));
+    assert_eq!(bench.answer_all(), 1);
+    assert_eq!(bench.next_leg().plan, "token-exact");
 }
 
 #[test]

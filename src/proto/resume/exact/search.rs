@@ -1,6 +1,6 @@
 //! The search for the last id at which the delivered text ends.
 
-use super::{Question, Refused, Spelled, question};
+use super::{Question, Refused, Spelled, Tokens, mark_question, question};
 use crate::proto::chat::{Ids, TokenIds};
 use crate::proto::resume::family::Marks;
 use crate::proto::splice::Repeats;
@@ -15,6 +15,8 @@ pub struct Cut {
     pub ids: usize,
     /// What the client has of the text behind them, which will be generated once more.
     pub repeats: Repeats,
+    /// The id of the token that ends thinking, if it had to be known.
+    pub mark: Option<u32>,
 }
 
 /// What comes next in a search.
@@ -39,6 +41,8 @@ pub struct Search {
     reasoning: String,
     content: String,
     marks: Option<Marks>,
+    /// What the mark that ends thinking is as a token.
+    mark: Mark,
     /// Asked for at the moment.
     at: usize,
     /// The best found: so many ids, and how much of the two texts they are.
@@ -47,6 +51,16 @@ pub struct Search {
     long: usize,
     questions: usize,
     lost: bool,
+}
+
+/// The token that ends thinking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// It is of no use, or cannot be known.
+    Unknown,
+    /// It is to be asked for.
+    Wanted(&'static str),
+    Known(u32),
 }
 
 /// How much of the delivered texts some ids are, in bytes.
@@ -75,6 +89,7 @@ impl Search {
             reasoning: reasoning.to_owned(),
             content: content.to_owned(),
             marks,
+            mark: Mark::Unknown,
             at: ids.at_text,
             short: None,
             long: ids.at_text + 1,
@@ -83,8 +98,17 @@ impl Search {
         }
     }
 
+    /// Finds out, too, which token ends thinking: some ids of the thinking cannot be told from what follows it.
+    pub(super) fn asking_for_mark(mut self) -> Self {
+        self.mark = self.marks.map_or(Mark::Unknown, |marks| Mark::Wanted(marks.close));
+        self
+    }
+
     /// What to do now.
     pub fn step(&self) -> Step {
+        if let Mark::Wanted(mark) = self.mark {
+            return Step::Ask(mark_question(&self.model, mark));
+        }
         if self.lost {
             return Step::Lost(Refused::IdsDiffer);
         }
@@ -100,6 +124,15 @@ impl Search {
 
     /// The engine's answer to the question, a JSON body.
     pub fn told(&mut self, body: &[u8]) {
+        if let Mark::Wanted(_) = self.mark {
+            let tokens = serde_json::from_slice(body).map(|Tokens { tokens }| tokens);
+            // A mark of several tokens is none that could be looked for.
+            self.mark = match tokens.as_deref() {
+                Ok([mark]) => Mark::Known(*mark),
+                _ => Mark::Unknown,
+            };
+            return;
+        }
         self.questions += 1;
         let Ok(Spelled { prompt: text }) = serde_json::from_slice(body) else {
             self.lost = true;
@@ -117,13 +150,22 @@ impl Search {
         };
     }
 
+    /// The engine does not answer the question. False: the search is over.
+    pub fn untold(&mut self) -> bool {
+        // What it is for can do without.
+        let optional = matches!(self.mark, Mark::Wanted(_));
+        self.mark = Mark::Unknown;
+        optional
+    }
+
     fn cut(&self, ids: usize, covered: Covered) -> Cut {
         let rest = |text: &str, from: usize| text.get(from..).unwrap_or_default().to_owned();
         let repeats = Repeats {
             reasoning: rest(&self.reasoning, covered.reasoning),
             content: rest(&self.content, covered.content),
         };
-        Cut { ids, repeats }
+        let mark = if let Mark::Known(mark) = self.mark { Some(mark) } else { None };
+        Cut { ids, repeats, mark }
     }
 }
 
