@@ -80,7 +80,8 @@ fn state_of(partial: &Partial, event: &Brings, next: Option<&Brings>, began: boo
         (Brings::Silence, Some(Brings::Call)) => Some(State::BeforeToolName),
         (_, Some(Brings::Content(_))) if thinking => Some(State::Step),
         (Brings::Silence, Some(Brings::Reasoning(text) | Brings::Content(text))) => {
-            text.starts_with(|first: char| !first.is_ascii()).then_some(State::InsideCharacter)
+            // A blank before it may be part of the same token.
+            text.trim_start().starts_with(|first: char| !first.is_ascii()).then_some(State::InsideCharacter)
         }
         (Brings::Content(_), _) if !began && thought => Some(State::Step),
         (Brings::Reasoning(text), Some(Brings::Reasoning(next)))
@@ -136,7 +137,7 @@ mod tests {
             text("content", "\\n\\n"),
             text("content", "The"),
             silence(),
-            text("content", "🌊"),
+            text("content", " 🌊"),
             text("content", " end"),
             silence(),
             event(

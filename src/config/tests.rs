@@ -146,7 +146,7 @@ routes:
     max_event: 2MiB
   - {match: {model: exact}, upstream: a, continuation: {enabled: false}}
 upstreams:
-  - {name: a, engine: sglang, family: glm, endpoints: [\"http://x:1\", \"https://[::1]\"], balance: least_streams, certificate: a.json}
+  - {name: a, engine: sglang, family: glm, endpoints: [\"http://x:1\", \"https://[::1]\"], balance: least_streams}
   - {name: b, engine: openai, family: qwen3, endpoints: [\"http://y:2\"]}
 journal: {store: memory, max_stream: 1MiB, max_total: 2GiB, max_streams: 7}
 ";
@@ -180,7 +180,7 @@ fn every_key_reaches_its_setting() {
     assert_eq!((second.mode, second.upstream), (Mode::Off, 0));
     let a = &settings.upstreams[0];
     assert_eq!((a.engine.as_str(), a.family.as_str(), a.balance), ("sglang", "glm", Balance::LeastStreams));
-    assert_eq!(a.certificate.as_deref(), Some(Path::new("a.json")));
+    assert_eq!(a.certificate, None);
     assert_eq!(a.endpoints[1], Endpoint { scheme: Scheme::Https, host: "::1".to_owned(), port: 443 });
     let Journal { max_stream, max_total, max_streams, .. } = settings.journal;
     assert_eq!((max_stream, max_total, max_streams), (MIB, 2048 * MIB, 7));
@@ -303,4 +303,5 @@ fn a_family_that_an_engine_never_continues_is_warned_of() {
     }
 }
 
+mod certificates;
 mod wrong_files;

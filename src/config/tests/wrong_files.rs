@@ -1,8 +1,6 @@
 //! Wrong files and exactly what is said about them.
 
-use std::io;
-
-use super::{LEAST, Outside, load_from, mistakes};
+use super::{LEAST, mistakes};
 
 /// `head` before what a file cannot leave out: two more lines.
 fn with(head: &str) -> String {
@@ -181,31 +179,6 @@ fn a_plan_must_be_a_known_one_or_several_of_them() {
             route("continuation: {plan: }"),
             "conf.yaml:4: routes[0].continuation.plan: has no value; write one, or leave the key out",
         ),
-    ]);
-}
-
-#[test]
-fn a_certificate_must_be_a_file_that_can_be_read() {
-    let said = |written: &str| {
-        let text = LEAST.replace("name: a,", &format!("name: a, certificate: {written},"));
-        let file = |path: &str| match path {
-            "there.json" => Ok(path.into()),
-            _ => Err(io::Error::other("no such thing")),
-        };
-        match load_from(&text, Outside { env: &|_| None, file: &file }) {
-            Ok(settings) => settings.upstreams[0].certificate.as_ref().map(|path| path.display().to_string()).unwrap(),
-            Err(errors) => errors.in_file("conf.yaml").to_string(),
-        }
-    };
-    check(&[
-        (said("there.json"), "there.json"),
-        (
-            said("gone.json"),
-            "conf.yaml:1: upstreams[0].certificate: \"gone.json\" cannot be read (no such thing); write the path of a file, \
-             from this one's folder",
-        ),
-        (said("\"\""), "conf.yaml:1: upstreams[0].certificate: \"\" is empty"),
-        (said("1"), "conf.yaml:1: upstreams[0].certificate: 1 is not text; put it in quotes if it is meant as text"),
     ]);
 }
 

@@ -17,17 +17,18 @@ pub struct Used<'a> {
 }
 
 impl Certificate {
-    /// What should be said at start of an upstream that is used so, one sentence each; the version is not known then.
+    /// What should be said at start of an upstream that is used so, one sentence each; the version is not known then. Nothing of `used`
+    /// is repeated.
     pub fn doubts(&self, used: &Used<'_>) -> Vec<String> {
         let mut doubts = Vec::new();
         let (engine, family) = (Engine::named(used.engine).0, Family::named(used.family).0);
         if Engine::named(&self.engine).0.name() != engine.name() {
-            doubts.push(format!("the certificate is of the engine {}, not of {}", self.engine, used.engine));
+            doubts.push(format!("the certificate is of the engine {}, and the upstream's is another", self.engine));
         }
         if Family::named(&self.family).0.name() != family.name() && !self.is_one_with(family.name()) {
             doubts.push(format!(
-                "the certificate is of the family {}, not of {}; the two may continue in different forms",
-                self.family, used.family
+                "the certificate is of the family {}, and the upstream's is another, which may continue in another form",
+                self.family
             ));
         }
         if used.plans.iter().next().is_none() {

@@ -63,7 +63,9 @@ impl Certificate {
 
     /// Whether the engine has such a plan at all.
     fn is_offered(&self, plan: PlanKind) -> bool {
-        self.rows.iter().any(|row| row.plan == plan && row.code() != Some(Refused::NotHere.code()))
+        let rows = || self.rows.iter().filter(|row| row.plan == plan);
+        rows().any(|row| row.worst() != Verdict::Refused)
+            || !rows().any(|row| row.code() == Some(Refused::NotHere.code()))
     }
 
     fn reasons(&self) -> String {
