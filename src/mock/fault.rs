@@ -215,6 +215,11 @@ impl Rule {
         Ok(Rule { scope, fault, text: text.to_owned() })
     }
 
+    /// Whether it is meant for this endpoint, and not for answers in general.
+    pub(super) fn is_to(&self, endpoint: Endpoint) -> bool {
+        matches!(self.scope, Scope::To(to, _) if to == endpoint)
+    }
+
     /// Whether it applies to a request to this endpoint: the `nth` request for an answer (from 1), and the `own`-th to it.
     pub(super) fn applies(&self, endpoint: Endpoint, is_continuation: bool, nth: u64, own: u64) -> bool {
         match self.scope {

@@ -36,8 +36,19 @@ pub(super) async fn answer(conn: &mut Conn, shared: &Shared, request: Request) -
     }
     let endpoint = Endpoint::of(&request.method, path).filter(|endpoint| serves(*endpoint, &shared.config));
     let fixed = fixed(&request.method, path, &shared.config);
+    let path = path.to_owned();
     let Request { method, target, headers, body, chunked, keep_alive } = request;
     let asked = endpoint.map(|endpoint| Asked::read(endpoint, &headers, &body, shared));
+    let scripted = |endpoint| shared.config.faults.iter().any(|rule: &Rule| rule.is_to(endpoint));
+    if is_probe(&method, &path, &body) && !endpoint.is_some_and(scripted) {
+        let (status, body) = match asked {
+            Some(Asked::Small(body)) => (200, body),
+            Some(Asked::Bad(refusal)) => (refusal.status, refusal.body(shared.config.wire)),
+            _ => fixed,
+        };
+        conn.respond(status, JSON, &[], body.as_bytes(), keep_alive).await?;
+        return Ok(Next::Request);
+    }
     let leg = asked.as_ref().map_or(Leg::Other, |asked| asked.leg(&body, shared));
     let request_id = headers.iter().find(|(name, _)| name == "x-request-id").map(|(_, value)| value.clone());
     let (entry, nth) = shared.log.note(Note { method, target, headers, body, leg, endpoint });
@@ -53,6 +64,16 @@ pub(super) async fn answer(conn: &mut Conn, shared: &Shared, request: Request) -
     };
     entry.set_end(outcome.map_or(End::Left, |(_, end)| end));
     outcome.map(|(next, _)| next)
+}
+
+/// Whether a request only asks what the engine is: its version, or whether an endpoint is there. Like a health check it comes at
+/// any time, so it has no number in the log that a test could mean.
+fn is_probe(method: &str, path: &str, body: &[u8]) -> bool {
+    match method {
+        "GET" => path == "/version",
+        "POST" => path != "/v1/chat/completions" && body == b"{}",
+        _ => false,
+    }
 }
 
 /// Whether the engine played has this endpoint.

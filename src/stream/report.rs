@@ -124,7 +124,10 @@ impl Report {
                 self.metrics.continuation(plan, Continuation::Observed);
                 Event::Observed { reason: cause, plan }
             }
-            Note::PlanRefused { kind } => Event::PlanRefused { plan: kind.name() },
+            Note::PlanRefused { kind } => {
+                self.metrics.plan_refused_by_engine(&self.next_upstream, kind.name());
+                Event::PlanRefused { plan: kind.name() }
+            }
             Note::NotContinued { why } => {
                 self.metrics.plan_refused(why);
                 Event::Refused { reason: why }

@@ -258,7 +258,7 @@ impl Cluster {
         self.suspicion.notified().await;
     }
 
-    /// Its engines have refused to continue by this kind of plan: it is barred for ten minutes, and until it has worked.
+    /// Its engines have refused to continue by this kind of plan: it is barred for ten minutes, or until it has worked.
     pub fn plan_refused(&self, kind: PlanKind) {
         self.refusals.refused(kind);
     }
@@ -268,8 +268,8 @@ impl Cluster {
         self.refusals.worked(kind);
     }
 
-    /// The kinds that have been refused. When a refusal has grown old, one caller does not find it here any more and may try the
-    /// kind again; so this is to be asked when a leg has failed, not by streams that may never need it.
+    /// The kinds that have been refused, and have neither worked since nor become due to be tried again. Cheap enough for every
+    /// stream.
     pub fn barred(&self) -> PlanSet {
         self.refusals.barred()
     }

@@ -1,8 +1,8 @@
-//! Ways to continue that the engines of an upstream have refused: each is left alone for a while, then one stream tries again.
+//! Ways to continue that the engines of an upstream have refused: each is left alone for a while, or until it has worked.
 //!
-//! For each kind: free ── refused ──► barred for [`MEMORY`] ──► one caller of [`Refusals::barred`] does not find it barred, all
-//! others do for another [`TRIAL`] ──► the next one … until it is said to have worked (free) or to have been refused (barred).
-//! A try of which nothing is ever said, because the stream did not come to it, so costs nobody more than that.
+//! Streams look when they begin, and most of them never need to go on. So an old refusal is simply forgotten, for all of them, and
+//! not lifted for one to try: that one would hardly ever come to it. What it costs is a refused request for each stream that
+//! loses its engine between then and the next refusal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,14 +15,11 @@ use crate::proto::resume::{PlanKind, PlanSet};
 /// and what is tried in vain costs a stream a request.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// How long a try may take until the next one is allowed. Long enough for an engine's answer to a request that it refuses.
-const TRIAL: Duration = Duration::from_secs(10);
-
 #[derive(Debug)]
 pub(super) struct Refusals {
     /// What the times are counted from.
     began: Instant,
-    /// Until when each kind is barred, in milliseconds, rounded up; 0: it is not.
+    /// Until when each kind is barred, in milliseconds; 0: it is not.
     until: [AtomicU64; PlanKind::ALL.len()],
 }
 
@@ -43,19 +40,10 @@ impl Refusals {
         PlanKind::ALL.into_iter().for_each(|kind| self.worked(kind));
     }
 
-    /// The kinds that are barred for whoever asks now.
+    /// The kinds that are barred now.
     pub(super) fn barred(&self) -> PlanSet {
-        let barred = |kind: &PlanKind| {
-            let until = self.of(*kind).load(Ordering::Relaxed);
-            until != 0 && (self.after(Duration::ZERO) <= until || !self.takes_the_try(*kind, until))
-        };
-        PlanKind::ALL.into_iter().filter(barred).collect()
-    }
-
-    /// Of several that find it expired at once, one gets the try.
-    fn takes_the_try(&self, kind: PlanKind, expired: u64) -> bool {
-        let next = self.after(TRIAL);
-        self.of(kind).compare_exchange(expired, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let now = self.after(Duration::ZERO);
+        PlanKind::ALL.into_iter().filter(|kind| now <= self.of(*kind).load(Ordering::Relaxed)).collect()
     }
 
     fn of(&self, kind: PlanKind) -> &AtomicU64 {
@@ -92,35 +80,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_that_one_may_try_and_the_others_wait_for_what_comes_of_it() {
-        for worked in [true, false] {
-            let refusals = Refusals::new();
-            refusals.refused(Prefix);
-            refusals.refused(TokenExact);
-            advance(MEMORY + Duration::from_millis(1)).await;
-            assert_eq!(barred(&refusals), [], "the first may try both");
-            assert_eq!(barred(&refusals), [TokenExact, Prefix]);
-            if worked {
-                refusals.worked(Prefix);
-                assert_eq!(barred(&refusals), [TokenExact]);
-            } else {
-                refusals.refused(Prefix);
-                advance(TRIAL + Duration::from_millis(1)).await;
-                assert_eq!(barred(&refusals), [Prefix], "the other kind has had no answer, so the next may try it");
-                advance(MEMORY).await;
-                assert_eq!(barred(&refusals), []);
-            }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn of_many_that_ask_at_once_one_may_try() {
+    async fn a_refusal_after_that_bars_it_anew() {
         let refusals = Refusals::new();
         refusals.refused(Prefix);
         advance(MEMORY + Duration::from_millis(1)).await;
-        let expired = refusals.of(Prefix).load(Ordering::Relaxed);
-        let free = (0..8).filter(|_| refusals.takes_the_try(Prefix, expired)).count();
-        assert_eq!(free, 1);
+        assert_eq!(barred(&refusals), []);
+        refusals.refused(Prefix);
+        assert_eq!(barred(&refusals), [Prefix]);
+        advance(MEMORY / 2).await;
+        refusals.refused(Prefix);
+        advance(MEMORY).await;
+        assert_eq!(barred(&refusals), [Prefix], "the last one counts");
     }
 
     #[tokio::test(start_paused = true)]
