@@ -315,14 +315,14 @@ fn thinking_that_ends_inside_an_event_is_counted_up_to_its_mark() {
     for (events, thinking) in [
         (vec![thought("1", "Let me", "[10,11]"), mixed.clone()], 3),
         (vec![thought("1", "Let", "[10]"), mixed], 2),
-        (vec![thought("1", "Let me", "[10,11,20]"), said("1", "\n\n", "[21]"), said("1", "The", "[30]")], 2),
-        (vec![thought("1", "Let me", "[10,11]"), event("1", "{}", "[20]"), said("1", "\n\nThe", "[21,30]")], 2),
+        (vec![thought("1", "Let me", "[10,11,20]"), said("1", "\\n\\n", "[21]"), said("1", "The", "[30]")], 2),
+        (vec![thought("1", "Let me", "[10,11]"), event("1", "{}", "[20]"), said("1", "\\n\\nThe", "[21,30]")], 2),
     ] {
         let mut bench = exact_bench(&request);
         bench.send(&[&opening("1", PROMPT)]);
         bench.send(&events.iter().map(String::as_str).collect::<Vec<_>>());
         bench.cut();
-        assert_eq!(bench.answer_all(), 2, "which token ends thinking, and what the ids are");
+        assert_eq!(bench.answer_all(), 2, "which token ends thinking, and what the ids are: {events:?}");
         let ids = ids_of(&bench.next_leg());
         let usage = r#"{"id":"2","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":2}}}"#;
         bench.send(&[&opening("2", &ids.to_string()), &said("2", " is", "[32]"), &ended("2", "stop", "[99]"), usage]);
