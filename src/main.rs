@@ -33,7 +33,7 @@ enum Command {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    Certify(certify::Arguments),
+    Certify(Box<certify::Arguments>),
 }
 
 fn main() -> ExitCode {
