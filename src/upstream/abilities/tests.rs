@@ -436,12 +436,14 @@ async fn a_probe_ends_with_the_watch() {
 }
 
 #[tokio::test]
-async fn the_mock_engine_tells_the_version_that_it_imitates() {
-    let config = mock::Config { listen: "127.0.0.1:0".parse().unwrap(), ..mock::Config::default() };
-    let engine = mock::Engine::start(config).await.unwrap();
-    let cluster = cluster(&[engine.addr()]).await;
-    let endpoint = cluster.endpoints().remove(0);
-    let found = ask(&Arc::new(Connector::new(None)), &cluster, &endpoint).await.unwrap();
-    assert_eq!(found.version, Some(V32));
-    assert_eq!(engine.requests().len(), 0, "a probe is not part of the engine's log");
+async fn the_mock_engine_tells_what_it_imitates() {
+    for scale_out in [false, true] {
+        let config = mock::Config { listen: "127.0.0.1:0".parse().unwrap(), scale_out, ..mock::Config::default() };
+        let engine = mock::Engine::start(config).await.unwrap();
+        let cluster = cluster(&[engine.addr()]).await;
+        let endpoint = cluster.endpoints().remove(0);
+        let found = ask(&Arc::new(Connector::new(None)), &cluster, &endpoint).await.unwrap();
+        assert_eq!(found, Found { version: Some(V32), scale_out });
+        assert_eq!(engine.requests().len(), 0, "a probe is not part of the engine's log");
+    }
 }
