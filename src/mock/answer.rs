@@ -199,7 +199,7 @@ pub(super) fn parsed(
     let in_thinking = parser.as_ref().is_some_and(|(_, state)| *state == Kind::Reasoning);
     let thoughts = if in_thinking && rest.content == 0 { usize::MAX } else { rest.thoughts };
     let mut detok = detok.stopping_at(limits.stop.clone(), limits.min_tokens);
-    let (mut beats, mut tokens, mut called) = (Vec::new(), 0, false);
+    let (mut beats, mut tokens, mut thought, mut called) = (Vec::new(), 0, 0, false);
     let groups = groups(config, &rest, limit);
     for (at, group) in groups.iter().enumerate() {
         let mut ids = Vec::new();
@@ -212,17 +212,20 @@ pub(super) fn parsed(
                 break;
             }
         }
-        tokens += ids.len();
         let last = at + 1 == groups.len() || stopped.is_some();
         let (text, is_prompt) = detok.take(last);
+        // vLLM counts the thinking of an event only if it has text: not the first parts of a character (0.32, qwen3 parser).
+        if !text.is_empty() {
+            thought += ids.iter().filter(|id| **id != END).count().min(thoughts.saturating_sub(tokens));
+        }
+        tokens += ids.len();
         let said = match &mut parser {
             Some((parser, _)) if is_prompt => parser.verbatim(&text),
             Some((parser, _)) => parser.feed(&text, last),
             None => Said { content: text, ..Said::default() },
         };
         called |= !said.calls.is_empty();
-        let ended = usize::from(ids.last() == Some(&END));
-        beats.push(Beat { ids, said, tokens, thoughts: thoughts.min(tokens - ended) });
+        beats.push(Beat { ids, said, tokens, thoughts: thought });
         if let Some(stop) = stopped {
             finish = Finish::At(stop);
             break;

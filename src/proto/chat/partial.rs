@@ -257,7 +257,10 @@ impl Partial {
         }
         if !escaped.is_empty() {
             match ids {
-                Some(ids) => self.trail.hear_framed(ids, kind == TextKind::Reasoning, half),
+                Some(ids) => {
+                    let first = escaped.first().copied().unwrap_or_default();
+                    self.trail.hear_framed(ids, kind == TextKind::Reasoning, first, half);
+                }
                 None => self.trail.hear_text(),
             }
             self.ahead = half;

@@ -1,5 +1,7 @@
 //! The token ids of an answer, as far as engines list them.
 
+use std::ops::Range;
+
 use super::ChunkChoice;
 use super::piece_ends_in_half;
 use crate::proto::chat::ids::{IdList, TokenIds};
@@ -35,23 +37,41 @@ pub(super) struct Trail {
     broken: bool,
 }
 
-/// The thinking among the ids of choice 0: a run of them from the beginning, the marks around it left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// The thinking among the ids of choice 0: all of them from the beginning to `end`, but for some.
+///
+/// vLLM counts the ids of an event whose text is not empty and thinking, up to the mark that ends it (0.32 with the qwen3 parser,
+/// measured): not the first parts of a character, which come without text, and not the mark that begins it.
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Thinking {
-    ids: u64,
     /// How many ids of the answer there were when the last of them came.
     end: usize,
+    /// The places of those before `end` that do not count.
+    apart: Vec<u32>,
     /// The ids of the last event that brought thinking, if there were several: the mark that ends it may be among them.
-    last: Option<Last>,
+    last: Option<Range<usize>>,
 }
 
-/// Ids of one event, among the answer's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Last {
-    from: usize,
-    to: usize,
-    /// How many of them were taken for thinking.
-    counted: u64,
+impl Thinking {
+    fn ids(&self) -> usize {
+        self.end.saturating_sub(self.apart.len())
+    }
+
+    /// Thinking has come with the ids in `event`. `answering`: with the beginning of the answer in the same event, so that nobody knows
+    /// which of the ids were thinking. `first`: the first byte of its text. Where a mark may begin
+    /// with it, the ids before it that brought no text were withheld for that, and count, unless they are the mark that begins thinking.
+    fn hear(&mut self, event: Range<usize>, answering: bool, first: u8) {
+        if !matches!(first, b'<' | b'[') || self.ids() == 0 {
+            self.apart.extend((self.end..event.start).filter_map(|place| u32::try_from(place).ok()));
+        }
+        self.end = if answering { event.start } else { event.end };
+        self.last = (event.len() > 1).then_some(event);
+    }
+
+    fn cut(&mut self, len: usize) {
+        self.end = self.end.min(len);
+        self.apart.retain(|place| (*place as usize) < len);
+        self.last = self.last.take().filter(|last| last.end <= len);
+    }
 }
 
 impl Trail {
@@ -100,8 +120,9 @@ impl Trail {
             self.broken = true;
             return;
         }
-        if piece.reasoning.as_ref().is_some_and(|text| !text.is_empty()) {
-            self.count_thinking(ids.count(), answering);
+        if let Some(first) = piece.reasoning.as_ref().and_then(|text| text.bytes().next()) {
+            let event = self.answer.len() - ids.count() as usize..self.answer.len();
+            self.thinking.hear(event, answering, first);
         }
         if piece.has_output() && !piece_ends_in_half(piece) {
             self.at_text = self.answer.len();
@@ -109,7 +130,8 @@ impl Trail {
     }
 
     /// The same for an event in a frame: text that is not empty, and one list of ids without its brackets.
-    pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, half: bool) {
+    /// `first`: the text's first byte.
+    pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, first: u8, half: bool) {
         let before = self.answer.len();
         let read = self.answer.push_inside(ids);
         let new = self.answer.len() - before;
@@ -123,7 +145,7 @@ impl Trail {
             return;
         }
         if thinking {
-            self.count_thinking(new as u64, false);
+            self.thinking.hear(before..self.answer.len(), false, first);
         }
         if !half {
             self.at_text = self.answer.len();
@@ -135,17 +157,6 @@ impl Trail {
         self.gaps = true;
     }
 
-    /// Thinking has come with `count` ids. `answering`: with the beginning of the answer in the same event, so that nobody knows which
-    /// of the ids were thinking.
-    ///
-    /// vLLM counts the ids of an event whose text is not empty and thinking, up to the mark that ends it (0.32, measured).
-    fn count_thinking(&mut self, count: u64, answering: bool) {
-        let (to, counted) = (self.answer.len(), if answering { 0 } else { count });
-        self.thinking.ids += counted;
-        self.thinking.end = if answering { self.thinking.end } else { to };
-        self.thinking.last = (count > 1).then(|| Last { from: to - (count as usize).min(to), to, counted });
-    }
-
     /// Whether it is not known which ids of an event were thinking.
     pub(super) fn wants_mark(&self) -> bool {
         self.thinking.last.is_some()
@@ -153,11 +164,9 @@ impl Trail {
 
     /// The token that ends thinking has this id.
     pub(super) fn learn_mark(&mut self, mark: u32) {
-        let Some(Last { from, to, counted }) = self.thinking.last else { return };
-        let place = self.answer.iter().skip(from).take(to - from).position(|id| id == mark);
-        if let Some(before) = place {
-            self.thinking.ids = self.thinking.ids - counted + before as u64;
-            self.thinking.end = from + before;
+        let Some(Range { start, end }) = self.thinking.last.clone() else { return };
+        if let Some(before) = self.answer.iter().take(end).skip(start).position(|id| id == mark) {
+            self.thinking.end = start + before;
             self.thinking.last = None;
         }
     }
@@ -168,10 +177,7 @@ impl Trail {
         self.answer.truncate(len);
         self.total = self.total.saturating_sub(gone as u64);
         self.at_text = self.at_text.min(len);
-        let thinking = self.thinking.end.saturating_sub(len);
-        self.thinking.ids = self.thinking.ids.saturating_sub(thinking as u64);
-        self.thinking.end = self.thinking.end.min(len);
-        self.thinking.last = self.thinking.last.filter(|last| last.to <= len);
+        self.thinking.cut(len);
     }
 
     /// A leg begins that goes on from text: what it lists belongs to another prompt.
@@ -191,7 +197,7 @@ impl Trail {
 
     /// How many of them were thinking.
     pub(super) fn thinking(&self) -> u64 {
-        self.thinking.ids
+        self.thinking.ids() as u64
     }
 
     /// Whether every piece of output came with its ids. There are none where a leg goes on from before the first of them.
