@@ -199,7 +199,7 @@ pub(super) fn parsed(
     let in_thinking = parser.as_ref().is_some_and(|(_, state)| *state == Kind::Reasoning);
     let thoughts = if in_thinking && rest.content == 0 { usize::MAX } else { rest.thoughts };
     let mut detok = detok.stopping_at(limits.stop.clone(), limits.min_tokens);
-    let (mut beats, mut tokens, mut called) = (Vec::new(), 0, false);
+    let (mut beats, mut tokens, mut thought, mut called) = (Vec::new(), 0, 0, false);
     let groups = groups(config, &rest, limit);
     for (at, group) in groups.iter().enumerate() {
         let mut ids = Vec::new();
@@ -222,7 +222,13 @@ pub(super) fn parsed(
         };
         called |= !said.calls.is_empty();
         let ended = usize::from(ids.last() == Some(&END));
-        beats.push(Beat { ids, said, tokens, thoughts: thoughts.min(tokens - ended) });
+        if thoughts == usize::MAX {
+            thought = tokens - ended;
+        } else if !said.reasoning.is_empty() {
+            // Halves of characters, and marks, are never counted: they come without text (measured on vLLM 0.32).
+            thought += ids.len().min(thoughts.saturating_sub(tokens - ids.len()));
+        }
+        beats.push(Beat { ids, said, tokens, thoughts: thought });
         if let Some(stop) = stopped {
             finish = Finish::At(stop);
             break;
