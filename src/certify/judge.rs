@@ -59,6 +59,10 @@ impl Answer {
         self.usage.map(|(_, generated, _)| generated)
     }
 
+    pub(super) fn has_thinking(&self) -> bool {
+        !self.reasoning.is_empty()
+    }
+
     /// Its lengths, for a line of progress.
     pub(super) fn in_short(&self) -> String {
         let (thinking, content) = (self.reasoning.chars().count(), self.content.chars().count());

@@ -108,6 +108,7 @@ pub async fn certify(order: &Order, tell: &mut dyn FnMut(&str)) -> Result<Certif
         return Err(NotCertified::NothingToCut);
     }
     signs.raw = signs::raw_answers(&bench, &uncut).await;
+    signs.thinks = uncut.iter().any(|uncut| uncut.answer().has_thinking());
     let (family, families) = match order.find_family {
         true => fit::find(&bench, &signs, &uncut, &chosen, tell).await,
         false => (Family::named(&order.upstream.family).0, Vec::new()),

@@ -106,6 +106,8 @@ fn policy(bench: &Bench, plan: PlanKind, force: bool) -> Policy {
     let settings = resume::Settings {
         plans: [plan].into_iter().collect(),
         abilities: bench.abilities(),
+        // Wherever it can go on, and not only where nothing else does.
+        render: plan == PlanKind::RenderGenerate,
         ..resume::Settings::default()
     };
     Policy { attempts: ATTEMPTS, idle: bench.idle(), force, resume: settings, ..Policy::default() }

@@ -19,6 +19,8 @@ pub(super) struct Signs {
     switches: Option<Vec<(String, Ways)>>,
     /// Answers with all their marks.
     pub(super) raw: Vec<String>,
+    /// An answer had thinking that the engine has told from the rest.
+    pub(super) thinks: bool,
 }
 
 /// A prompt with thinking on and off: what stands before and behind the client's text.
@@ -58,7 +60,7 @@ pub(super) async fn look(bench: &Bench, order: &Order) -> (Option<(String, Strin
     }
     let key = own.filter(|own| working.contains(own)).or(working.first().copied()).map(owned);
     let tail = around(bench, &plain).await.map(|(_, tail)| tail);
-    (key, Signs { tail, switches: Some(switches), raw: Vec::new() })
+    (key, Signs { tail, switches: Some(switches), ..Signs::default() })
 }
 
 /// Every switch that a family has, once.
@@ -120,7 +122,7 @@ impl Signs {
             return None;
         }
         let Some((open, close)) = family.marks() else {
-            return Some(0).filter(|_| !self.raw.iter().any(|raw| raw.contains("</think>")));
+            return (!self.thinks).then_some(1);
         };
         let ends = |tail: Option<&String>, thinking| {
             tail.is_none_or(|tail| tail.trim_end().ends_with(open.trim()) == family.prompt_opens(thinking))

@@ -114,12 +114,13 @@ async fn what_an_engine_says_when_it_refuses_is_told() {
 
 #[tokio::test]
 async fn the_family_is_found_by_how_prompts_are_rendered_and_answers_go_on() {
-    for family in ["qwen3", "qwen3.6"] {
-        let (certificate, _engine) =
-            certified(Config { family: family.to_owned(), ..vllm() }, |order| order.find_family = true).await;
-        let found = &certificate.families[0].families;
-        let wanted = Family::named(family).0;
-        assert!(found.iter().any(|name| name == wanted.name()), "{}", certificate.to_markdown());
+    for (family, found, key) in [("qwen3.6", "qwen3_6", Some("enable_thinking")), ("no-thinking", "no_thinking", None)]
+    {
+        let reasoning = if key.is_some() { 12 } else { 0 };
+        let config = Config { family: family.to_owned(), reasoning, ..vllm() };
+        let (certificate, _engine) = certified(config, |order| order.find_family = true).await;
+        assert_eq!((&*certificate.family, certificate.thinking_key.as_deref()), (found, key));
+        assert!(certificate.families[0].families.iter().any(|name| name == found), "{}", certificate.to_markdown());
     }
 }
 
