@@ -11,7 +11,7 @@ use super::fault::Rule;
 use super::line::{Model, Place};
 use super::script::now;
 use super::strict::Original;
-use super::strict_ids::{Spent, check_against};
+use super::strict_ids::check_against;
 use super::tokens::encode;
 use super::validate::{Refusal, check_ids, check_limit, check_model};
 use super::wire::{Form, Stream};
@@ -114,7 +114,6 @@ impl Direct {
             return Err("the ids after the prompt's are not the first of the answer's".to_owned());
         }
         let tokens = written.len() as u64;
-        let spent = Spent { tokens, thoughts: tokens.min(line.thoughts as u64) };
         if self.form != Form::Text {
             let theirs =
                 ["max_completion_tokens", "max_tokens"].iter().find_map(|key| original.fields.get(*key)?.as_u64());
@@ -132,12 +131,12 @@ impl Direct {
         }
         if is_text {
             return check_text_limits(&mut ours, &mut theirs)
-                .and_then(|()| check_against(&ours, spent, &Original { fields: theirs, ..Original::default() }));
+                .and_then(|()| check_against(&ours, tokens, &Original { fields: theirs, ..Original::default() }));
         }
         if self.flag("return_token_ids") != Some(true) {
             return Err("a continuation by ids must have `return_token_ids: true`".to_owned());
         }
-        check_against(&ours, spent, &Original { fields: theirs, ..Original::default() })
+        check_against(&ours, tokens, &Original { fields: theirs, ..Original::default() })
     }
 
     /// The stream in which its choices are written.

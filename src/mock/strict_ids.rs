@@ -48,15 +48,8 @@ pub(super) fn check(
     first.map_or(Ok(()), Err)
 }
 
-/// Ids of the answer that a continuation brings, and those of them that are thinking.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spent {
-    pub(super) tokens: u64,
-    pub(super) thoughts: u64,
-}
-
-/// The prompt must be the messages' own ids and, to the token, a beginning of the answer to them.
-fn spent(ask: &Ask, config: &Config, family: &Family, prompt: &[u32]) -> Result<Spent, String> {
+/// How many ids of the answer a continuation brings. The prompt must be the messages' own ids and, to the token, a beginning of the answer to them.
+fn spent(ask: &Ask, config: &Config, family: &Family, prompt: &[u32]) -> Result<u64, String> {
     let model = model(ask, config, family);
     let header = header(ask.prompt(), ask.tools());
     let opening = encode(&opening(config, family, model.thinks));
@@ -67,17 +60,18 @@ fn spent(ask: &Ask, config: &Config, family: &Family, prompt: &[u32]) -> Result<
     if !line.ids.starts_with(written) {
         return Err("the ids after the prompt's are not the first of the answer's".to_owned());
     }
-    let tokens = written.len() as u64;
-    Ok(Spent { tokens, thoughts: tokens.min(line.thoughts as u64) })
+    Ok(written.len() as u64)
 }
 
-/// Compares all fields with the first request's.
+/// Compares all fields with the first request's. `spent`: tokens of the answer in the prompt.
+///
+/// `thinking_token_budget` stays, as vLLM counts the thinking that it finds in a prompt (0.32, `v1/sample/thinking_budget_state.py`).
 ///
 /// # Errors
 /// The first that is not as it should be.
-pub(super) fn check_against(fields: &Map<String, Value>, spent: Spent, original: &Original) -> Result<(), String> {
+pub(super) fn check_against(fields: &Map<String, Value>, spent: u64, original: &Original) -> Result<(), String> {
     let own = |key: &str| OWN_RULES.contains(&key) || ["return_token_ids", "kv_transfer_params"].contains(&key);
-    let own = |key: &str| key != "chat_template_kwargs" && own(key);
+    let own = |key: &str| !["chat_template_kwargs", "thinking_token_budget"].contains(&key) && own(key);
     for (key, value) in original.fields.iter().filter(|(key, _)| !own(key)) {
         match fields.get(key) {
             None => return Err(format!("`{key}` of the first request is lost")),
@@ -96,9 +90,9 @@ pub(super) fn check_against(fields: &Map<String, Value>, spent: Spent, original:
     check_options(fields, original)?;
     check_transfer(fields, original)?;
     for key in ["max_tokens", "max_completion_tokens", "min_tokens"] {
-        check_budget(key, fields, original, &[spent.tokens])?;
+        check_budget(key, fields, original, spent)?;
     }
-    check_budget("thinking_token_budget", fields, original, &[spent.thoughts, spent.tokens])
+    Ok(())
 }
 
 /// The client's own parameters stay beside the ids.
@@ -116,7 +110,7 @@ fn check_transfer(fields: &Map<String, Value>, original: &Original) -> Result<()
 
 /// What counts tokens from a leg's start goes down by exactly what was written, to 0 at the least. A value below 0, which
 /// means no limit, stays.
-fn check_budget(key: &str, fields: &Map<String, Value>, original: &Original, spent: &[u64]) -> Result<(), String> {
+fn check_budget(key: &str, fields: &Map<String, Value>, original: &Original, spent: u64) -> Result<(), String> {
     let (theirs, ours) = (original.fields.get(key), fields.get(key));
     let (Some(theirs), Some(ours)) = (theirs, ours) else {
         return match (theirs, ours) {
@@ -129,9 +123,8 @@ fn check_budget(key: &str, fields: &Map<String, Value>, original: &Original, spe
         let same = theirs == ours;
         return if same { Ok(()) } else { Err(format!("`{key}` is not what the first request had")) };
     };
-    let fits = |spent: &u64| ours.as_u64() == Some(whole.saturating_sub(*spent));
-    match spent.iter().any(fits) {
+    match ours.as_u64() == Some(whole.saturating_sub(spent)) {
         true => Ok(()),
-        false => Err(format!("`{key}` must be {whole} minus the {} tokens written, and is {ours}", spent[0])),
+        false => Err(format!("`{key}` must be {whole} minus the {spent} tokens written, and is {ours}")),
     }
 }

@@ -21,7 +21,7 @@ impl Choose {
 }
 
 /// One id, one `created`, one role, and one finish if it is whole.
-fn assert_reads_as_one(events: &[String], whole: bool, at: &str) {
+pub fn assert_reads_as_one(events: &[String], whole: bool, at: &str) {
     let (mut ids, mut roles, mut finishes) = (Vec::new(), 0, 0);
     for data in events {
         let Ok(Parsed::Chunk(chunk)) = chat::parse(data.as_bytes()) else { continue };

@@ -6,6 +6,7 @@
 //! [`compare`]. Which family can be continued on which engine is written down a second time, in [`table`].
 
 mod breaks;
+mod by_ids;
 mod case;
 mod compare;
 mod every_byte;

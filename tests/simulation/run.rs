@@ -6,7 +6,7 @@ use baton::mock::Wire;
 use baton::proto::chat::{self, ChatRequest, Parsed};
 use baton::proto::record::{Frame, FrameId, Record, Seal, Sink};
 use baton::proto::relay::{Action, LegEnd, LegStart, Note, Policy, Refusal, Relay};
-use baton::proto::resume::{Engine, Family};
+use baton::proto::resume::{self, Engine, Family, PlanKind, Question};
 use baton::proto::sse::{DEFAULT_MAX_EVENT, Decoder, Item};
 
 use super::breaks::Break;
@@ -47,6 +47,9 @@ pub enum Reply {
     Status(u16),
 }
 
+/// What an engine says when it is asked something.
+pub type Speller = Box<dyn Fn(&Question) -> Result<Vec<u8>, Refusal>>;
+
 /// One stream.
 pub struct Run {
     pub relay: Relay,
@@ -58,6 +61,12 @@ pub struct Run {
     pub why: Option<&'static str>,
     /// Why legs failed.
     pub causes: Vec<&'static str>,
+    /// Kinds of plan that the upstream is remembered to have refused.
+    pub barred: Vec<PlanKind>,
+    /// How often an engine was asked where the delivered text ends.
+    pub questions: usize,
+    /// Who answers that; `None`: nobody is to be asked.
+    speller: Option<Speller>,
     /// What the relay has asked for and has not got yet.
     asked: Option<LegStart>,
     /// A leg's response is open.
@@ -69,11 +78,22 @@ impl Run {
     pub fn open(body: &str, policy: Policy, family: &str, engine: &str) -> Self {
         let request = ChatRequest::parse(body.as_bytes()).expect("a chat request");
         let (family, engine) = (Family::named(family).0, Engine::named(engine).0);
-        let mut relay = Relay::new(Some(request), policy, family, engine, "rid".to_owned());
+        Run::of(Relay::new(Some(request), policy, family, engine, "rid".to_owned()), None)
+    }
+
+    /// The same where Baton has leg 1 list token ids if it can, as the edge does, and hides them. `speller` spells them.
+    pub fn listing(request: ChatRequest, policy: Policy, family: &str, engine: &str, speller: Speller) -> Self {
+        let (family, engine) = (Family::named(family).0, Engine::named(engine).0);
+        let hides = resume::first(&request, &engine).is_some();
+        let relay = Relay::new(Some(request), policy, family, engine, "rid".to_owned());
+        Run::of(if hides { relay.hiding_ids() } else { relay }, Some(speller))
+    }
+
+    fn of(mut relay: Relay, speller: Option<Speller>) -> Self {
         relay.handle_opened(Duration::ZERO);
-        let (starts, causes) = (Vec::new(), Vec::new());
+        let (starts, causes, barred) = (Vec::new(), Vec::new(), Vec::new());
         let (log, now) = (Log::default(), Duration::ZERO);
-        Run { relay, log, now, starts, why: None, causes, asked: None, open: true }
+        Run { relay, log, now, starts, why: None, causes, barred, questions: 0, speller, asked: None, open: true }
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
@@ -110,12 +130,20 @@ impl Run {
             match action {
                 Action::Start(start) => self.asked = Some(start),
                 Action::Abort => self.open = false,
-                Action::Ask(question) => panic!("nobody lists ids here, but {} is asked", question.path),
+                Action::Ask(question) => self.spell(&question),
+                Action::Note(Note::PlanRefused { kind }) => self.barred.push(kind),
                 Action::Note(Note::NotContinued { why }) => self.why = Some(why),
                 Action::Note(Note::Cut { cause, .. }) => self.causes.push(cause.code()),
                 Action::Note(_) => {}
             }
         }
+    }
+
+    fn spell(&mut self, question: &Question) {
+        let Some(speller) = &self.speller else { panic!("nobody lists ids here, but {} is asked", question.path) };
+        self.questions += 1;
+        let answer = speller(question);
+        self.relay.handle_answer(self.now, answer, &mut self.log);
     }
 
     /// Lets `engine` answer whatever the relay asks for, until it asks for nothing more.
