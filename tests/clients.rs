@@ -14,10 +14,14 @@ const PYTHON: &str = "BATON_TEST_PYTHON";
 const MESSAGE: &str = "Who carries the baton?";
 
 async fn read_with_openai(rig: &Rig) -> Value {
+    read_from(&format!("http://{}/v1", rig.address)).await
+}
+
+async fn read_from(base: &str) -> Value {
     let python = std::env::var(PYTHON).unwrap_or_else(|_| panic!("{PYTHON} is not set; run the tests by `make test`"));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/read_stream.py");
     let output = Command::new(python)
-        .args([script, &format!("http://{}/v1", rig.address), MESSAGE])
+        .args([script, base, MESSAGE])
         .env("NO_PROXY", "127.0.0.1")
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -52,8 +56,33 @@ async fn the_openai_package_reads_a_continued_stream_without_noticing() {
     assert_eq!(seen["finish"], whole.finish);
     assert_eq!(seen["ids"].as_array().map(Vec::len), Some(1));
     assert_eq!(seen["roles"], 1);
-    assert_eq!(seen["usage"], whole.completion_tokens);
+    assert_eq!(seen["usage"]["completion_tokens"], whole.completion_tokens);
     assert_eq!(rig.continuations().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openai_package_reads_every_cut_answer_as_the_one_that_was_not() {
+    let uncut = Setup::new("").start().await;
+    let wire = uncut.wire(&request());
+    let closed = wire.iter().position(|data| data.contains("[151668]")).expect("the end of thinking");
+    // All that the package tells, but for the id itself.
+    let plain = |mut seen: Value| {
+        seen["ids"] = seen["ids"].as_array().map_or(0, Vec::len).into();
+        seen
+    };
+    let wanted = plain(read_from(&format!("{}/v1", uncut.engines[0].url())).await);
+    assert_eq!((&wanted["ids"], &wanted["error"]), (&json!(1), &Value::Null));
+    assert!(wanted["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64() > Some(3), "{wanted}");
+    for place in [closed / 2, closed, closed + 1, closed + 6] {
+        let mut setup = Setup::new(&format!("leg1 eof@{place}+half"));
+        let faults = setup.engines[0].faults.clone();
+        setup.engines[1].faults = faults;
+        let rig = setup.start().await;
+        assert_eq!(plain(read_with_openai(&rig).await), wanted, "cut in event {place}");
+        let continuations = rig.continuations();
+        assert_eq!(continuations.len(), 1, "cut in event {place}");
+        assert!(continuations[0]["kv_transfer_params"].is_object(), "cut in event {place}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

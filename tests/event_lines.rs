@@ -10,7 +10,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use baton::app::App;
 use baton::config;
-use baton::mock::{Engine, Running};
+use baton::mock::{Engine, Leg, Running};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -43,6 +43,9 @@ fn collect() {
         log::set_max_level(log::LevelFilter::Info);
     });
 }
+
+/// Where twelve events of the answer have come to the client: the end of thinking has an event of its own that has only a token id.
+const TWELVE: usize = 13;
 
 fn logged() -> Vec<(String, String)> {
     LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -115,7 +118,7 @@ fn number(value: &str) -> Option<u64> {
 
 fn engine(rig: &Rig, endpoint: &str) -> &'static str {
     let engine = rig.engines.iter().find(|engine| engine.url() == endpoint).expect("an engine's address");
-    let first = engine.requests().iter().any(|seen| seen.json()["continue_final_message"] != true);
+    let first = engine.requests().iter().any(|seen| seen.leg == Leg::First);
     if first { "ENGINE1" } else { "ENGINE2" }
 }
 
@@ -192,7 +195,7 @@ async fn a_whole_stream_is_a_start_a_first_event_and_a_seal() {
 
 #[tokio::test]
 async fn a_continued_stream_tells_its_cut_its_second_leg_and_its_going_on() {
-    let rig = rig("leg1 rst@12", "").await;
+    let rig = rig(&format!("leg1 rst@{TWELVE}"), "").await;
     let answer = rig.ask(&request()).await;
     let (whole, events, bytes) = (rig.uncut(&request()), answer.events, answer.body.len());
     answer.assert_whole(&whole);
@@ -207,8 +210,8 @@ async fn a_continued_stream_tells_its_cut_its_second_leg_and_its_going_on() {
             "start endpoint=ENGINE1 events=0 route=* model=mock",
             "first_event endpoint=ENGINE1 events=# after_ms=#",
             "cut endpoint=ENGINE1 events=12 leg=1 attempt=1 reason=reset",
-            "leg events=12 leg=2 attempt=1 plan=chat-continue",
-            "continued endpoint=ENGINE2 events=# leg=2 plan=chat-continue gap_ms=#",
+            "leg events=12 leg=2 attempt=1 plan=token-exact",
+            "continued endpoint=ENGINE2 events=# leg=2 plan=token-exact gap_ms=#",
             &seal,
         ],
     )
@@ -219,8 +222,8 @@ async fn a_continued_stream_tells_its_cut_its_second_leg_and_its_going_on() {
             ("streams_total{outcome=\"finished\",route=\"*\",upstream=\"mock\"}", 1),
             ("legs_started_total{upstream=\"mock\"}", 2),
             ("legs_failed_total{reason=\"reset\",upstream=\"mock\"}", 1),
-            ("continuations_total{outcome=\"continued\",plan=\"chat-continue\"}", 1),
-            ("continuations_total{outcome=\"failed\",plan=\"chat-continue\"}", 0),
+            ("continuations_total{outcome=\"continued\",plan=\"token-exact\"}", 1),
+            ("continuations_total{outcome=\"failed\",plan=\"token-exact\"}", 0),
             ("first_event_seconds_count{upstream=\"mock\"}", 1),
             ("recovery_gap_seconds_count", 1),
             ("events_sent_total", events as u64),
@@ -233,7 +236,7 @@ async fn a_continued_stream_tells_its_cut_its_second_leg_and_its_going_on() {
 #[tokio::test]
 async fn an_incomplete_stream_tells_why_it_ended_there() {
     // In the middle of thinking, which the template of Qwen3 closes.
-    let rig = rig("leg1 eof@4", "").await;
+    let rig = rig("leg1 eof@4", "continuation: {plan: chat-continue}").await;
     let answer = rig.ask(&request()).await;
     answer.assert_incomplete(&rig.uncut(&request()));
     // Four events of the engine, of which one is the role, and the error.
@@ -268,7 +271,7 @@ async fn an_incomplete_stream_tells_why_it_ended_there() {
 
 #[tokio::test]
 async fn a_stream_whose_client_left_tells_how_much_was_generated() {
-    let rig = rig("stall@12", "").await;
+    let rig = rig(&format!("stall@{TWELVE}"), "").await;
     let mut response = rig.send(&client(), &request()).await;
     let stream = response.headers()["baton-stream"].to_str().expect("text").to_owned();
     let mut body = String::new();
@@ -342,7 +345,7 @@ async fn an_observed_stream_tells_what_would_have_been_done() {
 
 #[tokio::test]
 async fn an_event_that_is_no_chunk_fails_its_leg_where_the_answer_can_be_continued() {
-    let rig = rig("leg1 garbage@12", "").await;
+    let rig = rig(&format!("leg1 garbage@{TWELVE}"), "").await;
     let answer = rig.ask(&request()).await;
     answer.assert_whole(&rig.uncut(&request()));
     let lines = lines_of(answer.header("baton-stream").expect("a stream's id")).await;

@@ -24,7 +24,7 @@ try:
         if chunk.id not in seen["ids"]:
             seen["ids"].append(chunk.id)
         if chunk.usage is not None:
-            seen["usage"] = chunk.usage.completion_tokens
+            seen["usage"] = chunk.usage.model_dump(exclude_none=True)
         for choice in chunk.choices:
             seen["roles"] += choice.delta.role is not None
             seen["content"] += choice.delta.content or ""

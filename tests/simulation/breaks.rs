@@ -39,6 +39,9 @@ pub const BREAKS: [Break; 11] = [
 /// The longest event that streams here take.
 pub const MAX_EVENT: usize = 4_000;
 
+/// Longer than that, also where an event may be longer because it lists a prompt's ids.
+const TOO_LONG: usize = 100_000;
+
 pub const GARBAGE: &str = "\u{fffd}{not json";
 
 impl Break {
@@ -81,7 +84,7 @@ impl Break {
                 run.end(LegEnd::Clean);
             }
             Break::Done => run.end(LegEnd::Clean),
-            Break::TooLong => run.feed(&vec![b'x'; MAX_EVENT + 1_000]),
+            Break::TooLong => run.feed(&vec![b'x'; TOO_LONG]),
             Break::Stall => run.stall(),
         }
     }

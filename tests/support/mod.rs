@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use baton::app::App;
 use baton::config;
-use baton::mock::{Config, Engine, Ledger, Running};
-use baton::proto::chat::{self, Parsed};
+use baton::mock::{self, Config, Engine, Ledger, Leg, Running, Seen};
+use baton::proto::chat::{self, ChatRequest, Parsed};
+use baton::proto::resume;
 use baton::proto::sse::{DEFAULT_MAX_EVENT, Decoder, Item};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -27,6 +28,7 @@ pub struct Rig {
     pub engines: Vec<Running>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
+    engine: &'static str,
     baton: JoinHandle<()>,
 }
 
@@ -63,9 +65,17 @@ impl Setup {
             engines.push(Engine::start(config).await.expect("a mock engine starts"));
         }
         let urls: Vec<String> = engines.iter().map(Running::url).collect();
+        let setup = Setup { engines: Vec::new(), ..self };
+        let mut rig = setup.start_before(&urls, "").await;
+        rig.engines = engines;
+        rig
+    }
+
+    /// Baton before engines that the test has started itself. `keys`: further lines of the configuration.
+    pub async fn start_before(self, urls: &[String], keys: &str) -> Rig {
         let text = format!(
             "upstreams: [{{name: mock, engine: {}, family: {}, endpoints: {}}}]\n\
-             routes: [{{match: {{model: \"*\"}}, upstream: mock{}}}]\n",
+             routes: [{{match: {{model: \"*\"}}, upstream: mock{}}}]\n{keys}",
             self.engine,
             self.family,
             json!(urls),
@@ -77,7 +87,7 @@ impl Setup {
         let app = App::bind(settings).expect("the ports are free");
         let (address, admin) = (app.addresses()[0], app.admin_address());
         let baton = tokio::spawn(app.serve(pending(), pending()));
-        Rig { engines, address, admin, baton }
+        Rig { engines: Vec::new(), address, admin, engine: self.engine, baton }
     }
 }
 
@@ -121,10 +131,30 @@ impl Rig {
         baton::mock::uncut(self.engines[0].config(), &[], body.to_string().as_bytes()).expect("the request is good")
     }
 
+    /// The requests for an answer that an engine has had. What else it was asked on the way to a leg is not among them.
+    pub fn asked_of(&self, engine: usize) -> Vec<Seen> {
+        self.engines[engine].requests().into_iter().filter(|seen| seen.leg != Leg::Other).collect()
+    }
+
+    /// Those that any engine has had.
+    pub fn asked(&self) -> Vec<Seen> {
+        (0..self.engines.len()).flat_map(|engine| self.asked_of(engine)).collect()
+    }
+
     /// Every continuation that any engine has been asked for.
     pub fn continuations(&self) -> Vec<Value> {
-        let seen = self.engines.iter().flat_map(Running::requests).map(|seen| seen.json());
-        seen.filter(|body| body["continue_final_message"] == true).collect()
+        self.asked().iter().filter(|seen| seen.leg == Leg::Continuation).map(Seen::json).collect()
+    }
+
+    /// The data of leg 1's events as they are on the wire: faults count these. Baton has vLLM list token ids, for which there are
+    /// events that the client does not get.
+    pub fn wire(&self, body: &Value) -> Vec<String> {
+        let request = ChatRequest::parse(body.to_string().as_bytes()).expect("a request");
+        let listing = resume::first(&request, &resume::Engine::named(self.engine).0);
+        let config = Config { ledger: None, ..self.engines[0].config().clone() };
+        let events = mock::events(&config, &listing.unwrap_or_else(|| body.to_string().into_bytes()), 0);
+        let data = |event: Vec<u8>| String::from_utf8(event).expect("text").replace("data: ", "").trim_end().to_owned();
+        events.expect("the request is good").into_iter().map(data).collect()
     }
 }
 

@@ -10,8 +10,9 @@ use super::events::check;
 use super::{Listed, stopping};
 
 /// Where an event ends and one byte further, later legs are run to their end; at the other bytes the client has the same and the
-/// same is asked of the next engine, so the same would come of it.
-fn check_bytes(listed: &Listed) {
+/// same is asked of the next engine, so the same would come of it. Of these, every `step`-th is tried: a torn event is told from a
+/// whole one in the decoder, which knows nothing of what is in it, and one answer here is tried at all of them.
+fn check_bytes(listed: &Listed, step: usize) {
     let bytes = listed.uncut.concat();
     let (mut cut, mut end) = (0, 0);
     let mut checked: Option<Run> = None;
@@ -22,7 +23,7 @@ fn check_bytes(listed: &Listed) {
         if at - end < 2 {
             checked = Some(check(listed, &bytes[..at], cut, Break::Reset));
         }
-        let Some(run) = &checked else { continue };
+        let Some(run) = checked.as_ref().filter(|_| at % step == 0) else { continue };
         let words = format!("after {at} bytes ({cut} events) of {}", listed.case.body);
         let mut other = listed.open();
         other.feed(&bytes[..at]);
@@ -40,34 +41,34 @@ fn short(family: &'static str, usage: Usage) -> Case {
 
 #[test]
 fn with_thinking_at_every_byte() {
-    check_bytes(&Listed::new(short("qwen3", Usage::AtEnd)));
+    check_bytes(&Listed::new(short("qwen3", Usage::AtEnd)), 1);
 }
 
 #[test]
-fn with_usage_in_every_event_at_every_byte() {
-    check_bytes(&Listed::new(short("default", Usage::Continuous)));
+fn with_usage_in_every_event_in_many_places() {
+    check_bytes(&Listed::new(short("default", Usage::Continuous)), 11);
 }
 
 #[test]
-fn with_several_tokens_in_an_event_at_every_byte() {
+fn with_several_tokens_in_an_event_in_many_places() {
     let mut case = short("qwen3", Usage::AtEnd);
     case.alter(|config| config.tokens_per_event = 3);
-    check_bytes(&Listed::new(case));
+    check_bytes(&Listed::new(case), 11);
 }
 
 #[test]
-fn with_text_withheld_for_a_stop_string_at_every_byte() {
-    check_bytes(&Listed::new(stopping(short("qwen3", Usage::AtEnd).of_length(4, 10))));
+fn with_text_withheld_for_a_stop_string_in_many_places() {
+    check_bytes(&Listed::new(stopping(short("qwen3", Usage::AtEnd).of_length(4, 10))), 11);
 }
 
 #[test]
-fn with_an_unseen_tool_call_at_every_byte() {
-    check_bytes(&Listed::new(short("qwen3", Usage::None).with_tool(2)));
+fn with_an_unseen_tool_call_in_many_places() {
+    check_bytes(&Listed::new(short("qwen3", Usage::None).with_tool(2)), 11);
 }
 
 #[test]
-fn with_a_hidden_prompt_of_the_clients_own_at_every_byte() {
+fn with_transfer_parameters_of_the_clients_own_in_many_places() {
     let mut case = short("no_thinking", Usage::None);
     case.body["kv_transfer_params"] = json!({"remote": true});
-    check_bytes(&Listed::new(case));
+    check_bytes(&Listed::new(case), 11);
 }

@@ -69,14 +69,16 @@ impl Listed {
             Api::Completions => ChatRequest::parse_completion(client.as_bytes()),
         };
         let request = request.expect("a request");
-        let first = resume::first(&request, &Engine::named(case.engine).0).unwrap_or_else(|| client.clone().into_bytes());
+        let listing = resume::first(&request, &Engine::named(case.engine).0);
+        let hides = listing.is_some();
+        let first = listing.unwrap_or_else(|| client.clone().into_bytes());
         let uncut = ask(api, &case.first, &first, 0).expect("the first leg is a good request");
         let told = data_of(&uncut.concat());
         let unseen = Config { ledger: None, ..case.first.clone() };
         let plain = data_of(&ask(api, &unseen, client.as_bytes(), 0).expect("a good request").concat());
         let mut shown = vec![0];
         for data in &told {
-            shown.push(shown[shown.len() - 1] + usize::from(!is_hidden(data)));
+            shown.push(shown[shown.len() - 1] + usize::from(!hides || !is_hidden(data)));
         }
         assert_eq!(shown[told.len()], plain.len(), "without ids there are no events for them alone");
         // 151668 is the mark that ends thinking.
@@ -162,7 +164,11 @@ impl Listed {
             // All of it comes of another engine.
             let config = Config { ledger: None, ..self.case.later.clone() };
             let number = u64::from(last.leg * 10 + last.attempt);
-            let mut other = data_of(&ask(self.api, &config, self.case.body.to_string().as_bytes(), number).expect("a good request").concat());
+            let mut other = data_of(
+                &ask(self.api, &config, self.case.body.to_string().as_bytes(), number)
+                    .expect("a good request")
+                    .concat(),
+            );
             other.pop();
             return other;
         }
@@ -187,6 +193,13 @@ impl Listed {
     /// Checks that the client got the whole answer, event by event.
     pub fn assert_whole(&self, run: &Run, cut: usize, at: &str) {
         self.assert_same(&run.log.events, &self.wanted(run, cut), at);
+    }
+
+    /// Checks that the client got a true beginning.
+    pub fn assert_beginning(&self, got: &[String], at: &str) {
+        let comparable = |events: &[String]| events.iter().filter_map(|data| self.comparable(data)).collect::<Vec<_>>();
+        let (got, plain) = (comparable(got), comparable(&self.plain));
+        assert_eq!(got, plain[..got.len()], "{at}");
     }
 
     pub fn assert_same(&self, got: &[String], wanted: &[String], at: &str) {
