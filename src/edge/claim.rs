@@ -97,8 +97,10 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
         .as_ref()
         .filter(|_| asks_for_ids(route))
         .and_then(|request| resume::first(request, &Engine::named(gateway.cluster(route.upstream).engine()).0));
-    let hides_ids = listing.is_some();
-    let body = listing.map_or(body, Bytes::from);
+    // A stream takes the ids out of the answer again; what is passed on without one must not have any.
+    let reserved = listing.as_ref().and_then(|_| gateway.store().create().ok());
+    let hides_ids = reserved.is_some();
+    let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
     let chat = Chat { began, client, head, body, request, hides_ids, choices, route };
     let leg = match first_leg(gateway, session, &chat).await? {
         Ok(leg) => leg,
@@ -109,10 +111,10 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
         }
     };
     if !is_event_stream(leg.response()) {
-        drop(chat.body);
+        drop((chat.body, reserved));
         return opaque::pass(session, leg, client, None).await.map(|()| Served::Whole);
     }
-    match gateway.store().create() {
+    match reserved.map_or_else(|| gateway.store().create(), Ok) {
         Ok(writer) => carry(gateway, session, chat, leg, writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
