@@ -91,6 +91,11 @@ impl Decoder {
         }
     }
 
+    /// From the next event on, events may be this long.
+    pub fn set_max_event(&mut self, max_event: usize) {
+        self.max_event = max_event;
+    }
+
     /// Takes the next bytes of the response and lends out the items that they complete. The items must be read to the end: a
     /// decoder that is fed again before that has lost bytes, and yields nothing more.
     pub fn feed<'d>(&'d mut self, bytes: &'d [u8]) -> Events<'d> {

@@ -178,7 +178,7 @@ impl Relay {
         }
     }
 
-    /// What an event may be longer because it lists a prompt's ids. A token is a byte of the request or of the answer at least, but for
+    /// What a leg's first event may be longer because it lists the prompt's ids. A token is a byte of the request or of the answer at least, but for
     /// those of the chat template, and takes up to eight bytes in a list.
     fn room_for_ids(&self) -> usize {
         const ID: usize = 8;
@@ -215,6 +215,10 @@ impl Relay {
             if flow == Flow::Stop {
                 return; // the decoder belonged to a leg that is over
             }
+        }
+        if self.leg.last_data.is_some() {
+            // Only a leg's first event lists the prompt's ids.
+            decoder.set_max_event(self.policy.max_event);
         }
         self.leg.decoder = Some(decoder);
     }
