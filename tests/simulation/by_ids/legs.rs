@@ -29,7 +29,15 @@ fn killed_after(listed: &Listed, each: usize, how: Break) -> bool {
     let wire = listed.case.first.wire;
     let mut run = listed.open();
     let first = first_events(&listed.uncut.concat(), each);
-    let cut = listed.uncut.iter().scan(0, |end, event| { *end += event.len(); Some(*end) }).take_while(|end| *end <= first.len()).count();
+    let cut = listed
+        .uncut
+        .iter()
+        .scan(0, |end, event| {
+            *end += event.len();
+            Some(*end)
+        })
+        .take_while(|end| *end <= first.len())
+        .count();
     run.feed(&first);
     how.off(&mut run, wire);
     run.serve(|start| Reply::Cut(first_events(&listed.answer(start), each), how, wire));

@@ -69,7 +69,8 @@ impl Listed {
             Api::Completions => ChatRequest::parse_completion(client.as_bytes()),
         };
         let request = request.expect("a request");
-        let first = resume::first(&request, &Engine::named(case.engine).0).unwrap_or_else(|| client.clone().into_bytes());
+        let first =
+            resume::first(&request, &Engine::named(case.engine).0).unwrap_or_else(|| client.clone().into_bytes());
         let uncut = ask(api, &case.first, &first, 0).expect("the first leg is a good request");
         let told = data_of(&uncut.concat());
         let unseen = Config { ledger: None, ..case.first.clone() };
@@ -162,7 +163,11 @@ impl Listed {
             // All of it comes of another engine.
             let config = Config { ledger: None, ..self.case.later.clone() };
             let number = u64::from(last.leg * 10 + last.attempt);
-            let mut other = data_of(&ask(self.api, &config, self.case.body.to_string().as_bytes(), number).expect("a good request").concat());
+            let mut other = data_of(
+                &ask(self.api, &config, self.case.body.to_string().as_bytes(), number)
+                    .expect("a good request")
+                    .concat(),
+            );
             other.pop();
             return other;
         }

@@ -50,10 +50,15 @@ fn assert_same_text(listed: &Listed, run: &Run, cut: usize, at: &str) {
     assert_eq!(Said::by(&run.log.events), *listed.all(), "{at}");
     assert!(run.log.events.iter().all(|data| !data.contains("ids\":[")), "{at}: {:#?}", run.log.events);
     assert_reads_as_one(&run.log.events, true, at);
-    let usage: Vec<Value> = run.log.events.iter().filter_map(|data| {
-        let event: Value = serde_json::from_str(data).ok()?;
-        Some(event["usage"].clone()).filter(|usage| !usage.is_null())
-    }).collect();
+    let usage: Vec<Value> = run
+        .log
+        .events
+        .iter()
+        .filter_map(|data| {
+            let event: Value = serde_json::from_str(data).ok()?;
+            Some(event["usage"].clone()).filter(|usage| !usage.is_null())
+        })
+        .collect();
     assert_eq!(usage.len(), usize::from(listed.case.usage == Usage::AtEnd), "{at}");
     for usage in usage {
         let count = |key: &str| usage[key].as_u64().expect("a count");

@@ -106,7 +106,8 @@ impl Recorded {
         let mut thoughts = 0;
         for event in told.iter().map(|data| read(data)) {
             before.push(before[before.len() - 1] + ids_of(&event).len());
-            thoughts += if event["choices"][0]["delta"]["reasoning"].is_string() { ids_of(&event).len() as u64 } else { 0 };
+            thoughts +=
+                if event["choices"][0]["delta"]["reasoning"].is_string() { ids_of(&event).len() as u64 } else { 0 };
         }
         let elsewhere = told.iter().map(|data| another_server(data)).collect();
         let prompt = prompt_of(&read(&told[0]));
@@ -204,7 +205,8 @@ impl Recorded {
         let said = Said::by(&had);
         let text = |data: &String| read(data)["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
         let texts: String = had.iter().map(text).collect();
-        let blank = [&said.reasoning, &said.content, &said.calls, &texts].iter().all(|text| text.trim_start().is_empty());
+        let blank =
+            [&said.reasoning, &said.content, &said.calls, &texts].iter().all(|text| text.trim_start().is_empty());
         let finished = had.iter().any(|data| !read(data)["choices"][0]["finish_reason"].is_null());
         if !said.calls.is_empty() && !finished {
             assert!(run.is_incomplete() && run.why == Some("tool_call_shown"), "{words}: {:?}", run.why);
@@ -288,12 +290,16 @@ fn the_story_with_ids_taken_out_is_the_story_without() {
         }
         event.to_string()
     };
-    let (listed, mut twin) = (Recorded::new("story_token_ids", "qwen3_6", Api::Chat, &usage()), data_of(&fixture("story.sse")));
+    let (listed, mut twin) =
+        (Recorded::new("story_token_ids", "qwen3_6", Api::Chat, &usage()), data_of(&fixture("story.sse")));
     twin.pop();
     let mut run = listed.open();
     run.feed(&listed.bytes);
     assert_eq!(run.log.seal, Some(Seal::Finished));
-    assert_eq!(run.log.events.iter().map(anonymous).collect::<Vec<_>>(), twin.iter().map(anonymous).collect::<Vec<_>>());
+    assert_eq!(
+        run.log.events.iter().map(anonymous).collect::<Vec<_>>(),
+        twin.iter().map(anonymous).collect::<Vec<_>>()
+    );
     assert!(twin.len() > 300 && listed.told.len() > twin.len());
 }
 

@@ -25,7 +25,9 @@ fn a_call_that_nobody_has_seen_is_generated_again_and_one_that_was_shown_never()
     for listed in streams(|_| {}) {
         let mut unseen = 0;
         for cut in 0..listed.uncut.len() {
-            unseen += usize::from(listed.told[..cut].iter().any(|data| data.contains("[151657]")) && listed.said(cut).calls.is_empty());
+            unseen += usize::from(
+                listed.told[..cut].iter().any(|data| data.contains("[151657]")) && listed.said(cut).calls.is_empty(),
+            );
             for end in BREAKS {
                 check(&listed, &listed.bytes(cut), cut, end);
             }
@@ -68,7 +70,12 @@ fn inside_a_call_that_was_shown_an_engine_with_the_endpoints_goes_on() {
             inside += 1;
             let at = format!("after {cut} events: {}", listed.case.body);
             let run = listed.cut(&listed.bytes(cut), Break::Reset);
-            assert_eq!((&run.log.seal, run.last_plan()), (&Some(Seal::Finished), Some("render-generate")), "{at}: {:?}", run.causes);
+            assert_eq!(
+                (&run.log.seal, run.last_plan()),
+                (&Some(Seal::Finished), Some("render-generate")),
+                "{at}: {:?}",
+                run.causes
+            );
             let had = listed.shown(cut);
             assert_eq!(run.log.events[..had], listed.plain[..had], "{at}");
             assert_eq!(Said::by(&run.log.events), *listed.all(), "{at}");
