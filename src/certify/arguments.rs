@@ -135,3 +135,57 @@ impl Arguments {
         (both(&self.markdown, "certificate.md"), both(&self.json, "certificate.json"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::config;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn order(line: &str) -> Result<Order, String> {
+        let read = Line::try_parse_from(["certify"].into_iter().chain(line.split_whitespace()));
+        let arguments = read.map_err(|error| error.kind().to_string())?.arguments;
+        let text = "upstreams: [{name: a, engine: sglang, family: glm, endpoints: [\"http://h:1\"]}]\n\
+                    routes: [{match: {model: \"*\"}, upstream: a}]\n";
+        let settings = config::load(text, &|_| None).unwrap();
+        arguments.order(Some(&settings), &|name| (name == "KEY").then(|| "k".to_owned()))
+    }
+
+    #[test]
+    fn an_upstream_brings_its_family_and_an_address_has_none() {
+        let named = order("--upstream a -c f").unwrap();
+        assert_eq!((&*named.upstream.engine, &*named.upstream.family, named.find_family), ("sglang", "glm", false));
+        assert!(order("--upstream a -c f --family auto").unwrap().find_family);
+        let address = order("--url http://h:2").unwrap();
+        assert_eq!((&*address.upstream.engine, address.find_family, address.plans.iter().count()), ("vllm", true, 5));
+        let told = order("--url http://h:2/ --engine sglang --family qwen3 --plan replay --key-env KEY").unwrap();
+        assert_eq!((&*told.upstream.family, told.find_family), ("qwen3", false));
+        assert_eq!(told.plans.iter().collect::<Vec<_>>(), [PlanKind::Replay]);
+        assert_eq!(told.authorization.as_deref(), Some("Bearer k"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_option() {
+        for (line, said) in [
+            ("--url h:2", "--url: \"h:2\" "),
+            ("--upstream b -c f", "--upstream: \"b\" is none of the upstreams (a)"),
+            ("--url http://h:2 --key-env NONE", "--key-env: NONE is not set in the environment"),
+            ("--url http://h:2 --prompt-ids [1,-2]", "--prompt-ids: \"[1,-2]\" is not a list of token ids"),
+            ("--url http://h:2 --prompt-ids []", "--prompt-ids: \"[]\" is not a list of token ids"),
+            ("", "one or more required arguments were not provided"),
+            ("--upstream a", "one or more required arguments were not provided"),
+            ("--url http://h:2 --upstream a -c f", "an argument cannot be used with one or more of the other"),
+            ("--url http://h:2 --plan auto", "one of the values isn't valid for an argument"),
+        ] {
+            let why = order(line).unwrap_err();
+            assert!(why.starts_with(said), "{line}: {why}");
+        }
+    }
+}

@@ -145,3 +145,49 @@ impl Signs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: &str = "<|im_end|>\n<|im_start|>assistant\n";
+
+    /// A template whose generation prompt ends so, with thinking on and off, and what it begins with when it is off.
+    fn signs(on: &str, off: &str, head_off: &str, raw: &str) -> Signs {
+        let way = |head: &str, end: &str| Some((head.to_owned(), format!("{TURN}{end}")));
+        let ways = Ways { on: way("", on), off: way(head_off, off) };
+        Signs {
+            tail: Some(format!("{TURN}{on}")),
+            switches: Some(vec![("enable_thinking".to_owned(), ways)]),
+            raw: vec![raw.to_owned()],
+            thinks: true,
+        }
+    }
+
+    /// The families for which most speaks.
+    fn best(signs: &Signs) -> Vec<&'static str> {
+        let weighed: Vec<(usize, &str)> = Family::all()
+            .filter_map(|name| signs.speak_for(&Family::named(name).0).map(|weight| (weight, name)))
+            .collect();
+        let most = weighed.iter().map(|(weight, _)| *weight).max();
+        weighed.into_iter().filter(|(weight, _)| Some(*weight) == most).map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn templates_are_told_apart_by_what_they_render() {
+        let closed = "<think>\n\n</think>\n\n";
+        let raw = "<think>\nSo.\n</think>\n\nYes.";
+        assert_eq!(best(&signs("", closed, "", raw)), ["qwen3"]);
+        assert_eq!(best(&signs("<think>\n", closed, "", "So.\n</think>\n\nYes.")), ["qwen3_6"]);
+        // Off takes a system text away, so that it must not be switched later.
+        assert_eq!(best(&signs("<think>\n", closed, "<|im_start|>system\n", "So.\n</think>\n\nYes.")), ["qwen3_8"]);
+    }
+
+    #[test]
+    fn nothing_speaks_against_a_family_where_nothing_is_known() {
+        let unknown = Signs::default();
+        assert!(Family::all().all(|name| unknown.speak_for(&Family::named(name).0).is_some()));
+        let thinking = Signs { thinks: true, ..Signs::default() };
+        assert_eq!(thinking.speak_for(&Family::named("no-thinking").0), None);
+    }
+}

@@ -409,6 +409,17 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn another_version_than_the_certified_one_is_told_once() {
+        let cluster = cluster(Balance::RoundRobin, &[1]).await;
+        let version = |minor| Version::new(0, minor, 0);
+        assert_eq!(cluster.is_uncertified(version(33)), None);
+        let cluster = Cluster { certified: Some(version(32)), ..cluster };
+        assert_eq!(cluster.is_uncertified(version(32)), None);
+        assert_eq!(cluster.is_uncertified(version(33)), Some((version(33), version(32))));
+        assert_eq!(cluster.is_uncertified(version(34)), None);
+    }
+
     #[test]
     fn an_endpoint_is_labelled_as_it_was_written() {
         let at = |host: &str, address: &str| {

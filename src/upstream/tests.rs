@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::{Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Unanswered, Whom, ask};
+use super::{Answer, Ask, Asking, Cluster, Connector, Cut, Leg, OpenError, Unanswered, Whom, ask, get};
 use crate::config::settings::{Balance, Endpoint, Scheme, Upstream};
 use crate::proto::resume::Question;
 
@@ -380,8 +380,18 @@ async fn what_is_not_http_is_no_response() {
 
 const COUNTED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{\"a\":1}";
 
-/// Asks a question with at most ten bytes of answer, within two seconds.
+/// Asks a question with at most ten bytes of answer.
 async fn question(cluster: &Cluster, whom: Whom<'_>, patience: Duration) -> Result<Answer, Unanswered> {
+    asked(cluster, whom, patience, Some("{}")).await
+}
+
+/// Asks a question with this body, or for what is there.
+async fn asked(
+    cluster: &Cluster,
+    whom: Whom<'_>,
+    patience: Duration,
+    body: Option<&str>,
+) -> Result<Answer, Unanswered> {
     let mut head = RequestHeader::build("POST", b"/v1/chat/completions?x", None).unwrap();
     head.insert_header("Authorization", "Bearer k").unwrap();
     head.insert_header("Content-Type", "application/json; charset=utf-8").unwrap();
@@ -395,7 +405,10 @@ async fn question(cluster: &Cluster, whom: Whom<'_>, patience: Duration) -> Resu
         patience,
         limit: 10,
     };
-    ask(asking, Question { path: "/tokenize", body: b"{}".to_vec() }).await
+    match body {
+        Some(body) => ask(asking, Question { path: "/tokenize", body: body.as_bytes().to_vec() }).await,
+        None => get(asking, "/v1/models").await,
+    }
 }
 
 const PATIENT: Duration = Duration::from_secs(2);
@@ -411,6 +424,16 @@ async fn a_question_goes_out_in_the_client_s_name_and_brings_the_whole_answer() 
     for line in ["authorization: bearer k", "content-type: application/json\r\n", "content-length: 2"] {
         assert!(request.to_ascii_lowercase().contains(line), "{line} is in {request}");
     }
+}
+
+#[tokio::test]
+async fn what_is_at_a_path_is_got_in_the_client_s_name_too() {
+    let (address, engine) = engine(vec![vec![Request, Send(COUNTED)]]).await;
+    let answer = asked(&cluster(&[address]).await, Whom::Avoiding(&[]), PATIENT, None).await.unwrap();
+    assert_eq!((answer.status, answer.body.as_slice()), (200, br#"{"a":1}"#.as_slice()));
+    let request = engine.await.unwrap().remove(0).to_ascii_lowercase();
+    assert!(request.starts_with("get /v1/models http/1.1\r\n"), "{request}");
+    assert!(request.contains("authorization: bearer k") && request.ends_with("\r\n\r\n"), "{request}");
 }
 
 #[tokio::test]
