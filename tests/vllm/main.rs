@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `VLLM_WORK` | where `scripts/vllm/setup.sh` put everything; `target/vllm` |
 //! | `BATON_VLLM_STEP` | the distance between two cuts of a sweep, in tokens; 10 |
-//! | `BATON_VLLM_MEMO`, `BATON_VLLM_RAND`, `BATON_VLLM_ANY` | addresses of servers that are up, with a comma between: the sweeps use them instead of starting their own, and kill nothing |
+//! | `BATON_VLLM_MEMO`, `_RAND`, `_ANY` | addresses of servers that are up, with a comma between, for the sweeps |
 //! | `BATON_TEST_PYTHON` | the interpreter of the official client; `make` sets it |
 
 mod answer;
