@@ -93,16 +93,15 @@ async fn usage_is_the_uncut_answers_however_it_is_asked_for() {
     let mut none = request();
     none.as_object_mut().expect("an object").remove("stream_options");
     for body in [request(), at_end, none] {
-        for place in places(&rig("", "", |_| {}).await.wire(&body)) {
-            for offset in ["", "+half"] {
-                let rig = rig(&format!("leg1 eof@{place}{offset}"), "", |_| {}).await;
-                let (got, mut wanted) = (through(&rig, CHAT, &body).await, direct(&rig, CHAT, &body).await);
-                if body.get("stream_options").is_none() {
-                    // It comes with the usage, which the client did not ask for.
-                    wanted = wanted.replace(r#","system_fingerprint":"vllm-0.32.0-direct""#, "");
-                }
-                assert_eq!(anonymous(&got), anonymous(&wanted), "{body}, cut at {place}{offset}");
+        let places = places(&rig("", "", |_| {}).await.wire(&body));
+        for (place, offset) in places.into_iter().zip(["+half", "", "", "+char"]) {
+            let rig = rig(&format!("leg1 eof@{place}{offset}"), "", |_| {}).await;
+            let (got, mut wanted) = (through(&rig, CHAT, &body).await, direct(&rig, CHAT, &body).await);
+            if body.get("stream_options").is_none() {
+                // It comes with the usage, which the client did not ask for.
+                wanted = wanted.replace(r#","system_fingerprint":"vllm-0.32.0-direct""#, "");
             }
+            assert_eq!(anonymous(&got), anonymous(&wanted), "{body}, cut at {place}{offset}");
         }
     }
 }
@@ -213,10 +212,15 @@ fn spoken(body: &str) -> String {
 #[tokio::test]
 async fn completions_go_on_by_ids() {
     let ids = json!([785, 1196, 6801]);
-    for prompt in [json!("Tell me about the relay."), json!(["Tell me about the relay."]), ids.clone(), json!([ids])] {
+    for (prompt, faults) in [
+        (json!("Tell me about the relay."), ["leg1 rst@4", "leg1 stall@6"]),
+        (json!(["Tell me about the relay."]), ["leg1 eof@7+half", "leg1 rst@8"]),
+        (ids.clone(), ["leg1 abort@9", "leg1 end@5"]),
+        (json!([ids]), ["leg1 rst@4", "leg1 error@7"]),
+    ] {
         let body = json!({"model": "mock", "prompt": prompt, "stream": true, "max_tokens": 60, "seed": 3,
             "stream_options": {"include_usage": true}});
-        for fault in ["leg1 rst@4", "leg1 eof@7+half", "leg1 abort@9", "leg1 stall@6"] {
+        for fault in faults {
             let rig = rig(fault, "timeouts: {idle: 500ms}", |_| {}).await;
             let (got, wanted) = (through(&rig, COMPLETIONS, &body).await, direct(&rig, COMPLETIONS, &body).await);
             assert_eq!(spoken(&anonymous(&got)), spoken(&anonymous(&wanted)), "{fault}");

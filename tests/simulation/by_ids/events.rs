@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::super::breaks::{BREAKS, Break, GARBAGE};
 use super::super::case::{Case, Usage};
-use super::super::run::Run;
+use super::super::legs::assert_reads_as_one;
+use super::super::run::{Run, Said};
 use super::Listed;
 
 /// Checks one break, `sent` being what came until then and `cut` the whole events in it.
@@ -130,5 +131,59 @@ fn limits_go_down_by_exactly_what_is_kept() {
         case.body["thinking_token_budget"] = 50.into();
         case.body["kv_transfer_params"] = json!({"do_remote_decode": false});
         every_event(case, &[Break::Reset]);
+    }
+}
+
+/// As [`every_event`], where tokens may come in other company behind the cut than they would have: the same text, the same usage, and
+/// what was delivered as it was.
+fn every_event_regrouped(case: Case) {
+    let listed = Listed::new(case);
+    let plain = &listed.plain[..listed.plain.len() - 1];
+    for cut in 1..listed.uncut.len() {
+        let said = listed.said(cut);
+        let nothing = said.reasoning.trim().is_empty() && said.content.trim().is_empty();
+        if !said.calls.is_empty() || said.is_finished() || nothing {
+            continue;
+        }
+        let at = format!("after {cut} events: {}", listed.at());
+        let run = listed.cut(&listed.bytes(cut), Break::Reset);
+        assert_eq!(
+            (&run.log.seal, run.last_plan()),
+            (&Some(Seal::Finished), Some("token-exact")),
+            "{at}: {:?}",
+            run.causes
+        );
+        let had = listed.shown(cut);
+        assert_eq!(run.log.events[..had], plain[..had], "{at}");
+        assert_eq!(Said::by(&run.log.events), *listed.all(), "{at}");
+        assert!(run.log.events.iter().all(|data| !data.contains("ids\":[")), "{at}");
+        assert_reads_as_one(&run.log.events, true, &at);
+        let wanted = listed.wanted(&run, cut);
+        listed.assert_same(&run.log.events[run.log.events.len() - 1..], &wanted[wanted.len() - 1..], &at);
+    }
+}
+
+#[test]
+fn an_event_may_hold_several_tokens_and_the_step_to_the_answer() {
+    for seed in 0..4 {
+        for (tokens, mixed) in [(2, false), (3, false), (3, true), (5, true)] {
+            for tools in [false, true] {
+                let mut case = Case::new("vllm", "qwen3", Usage::AtEnd).of_length(9, 16);
+                case = if tools { case.with_tool(5) } else { case };
+                case.alter(|config: &mut Config| {
+                    (config.tokens_per_event, config.mixed_events, config.seed) = (tokens, mixed, seed);
+                });
+                every_event_regrouped(case);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_text_may_come_with_the_finish_reason() {
+    for usage in USAGES {
+        let mut case = Case::new("vllm", "qwen3", usage);
+        case.alter(|config: &mut Config| config.finish_with_text = true);
+        every_event(case, &SEVERAL);
     }
 }
