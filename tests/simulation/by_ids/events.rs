@@ -70,7 +70,7 @@ fn assert_tail(listed: &Listed, run: &Run, cut: usize, end: Break, at: &str) {
     if end == Break::Garbage {
         wanted.insert(had, GARBAGE.to_owned());
     }
-    listed.assert_same(&run.log.events, &wanted, &at);
+    listed.assert_same(&run.log.events, &wanted, at);
 }
 
 fn every_event(case: Case, breaks: &[Break]) -> Listed {
