@@ -9,7 +9,7 @@
 //! | nothing had been delivered | all of it is engine B's answer, which is then compared as strictly |
 //! | `system_fingerprint`, which vLLM sends with its last chunk | as in [`compare`](super::compare) |
 //! | a tool call of a later leg | its `id` |
-//! | `reasoning_tokens`, where events of the thinking brought no text (parts of characters, text withheld for stop strings) | the scripted engine counts their tokens; a real vLLM does not (0.32, measured), and Baton counts as it does |
+//! | `reasoning_tokens`, where text is withheld for stop strings or events hold several tokens | an engine counts a token of the thinking only if its event has text (vLLM 0.32, measured), so the number depends on which tokens share an event, and behind the cut they are others |
 //! | events without text, which only completions have | those whose tokens are generated once more come once more |
 
 mod bytes;
@@ -52,8 +52,8 @@ pub struct Listed {
     shown: Vec<usize>,
     /// What so many events say.
     saids: Vec<Said>,
-    /// There are events of the thinking without text.
-    thinks_in_silence: bool,
+    /// Behind a cut, other tokens may share an event.
+    regroups: bool,
     answers: RefCell<HashMap<(u32, u32, String), Vec<u8>>>,
 }
 
@@ -81,12 +81,9 @@ impl Listed {
             shown.push(shown[shown.len() - 1] + usize::from(!hides || !is_hidden(data)));
         }
         assert_eq!(shown[told.len()], plain.len(), "without ids there are no events for them alone");
-        // 151668 is the mark that ends thinking.
-        let thinking = told.iter().take_while(|data| !data.contains("[151668]"));
-        let thinks = case.first.reasoning > 0 && told.iter().any(|data| data.contains("[151668]"));
-        let thinks_in_silence = thinks && thinking.filter(|data| is_hidden(data)).count() > 0;
+        let regroups = case.first.tokens_per_event > 1 || case.body.get("stop").is_some();
         let saids = shown.iter().map(|shown| Said::by(&plain[..*shown])).collect();
-        Listed { case, api, request, uncut, told, plain, shown, saids, thinks_in_silence, answers: RefCell::default() }
+        Listed { case, api, request, uncut, told, plain, shown, saids, regroups, answers: RefCell::default() }
     }
 
     pub fn open(&self) -> Run {
@@ -217,7 +214,7 @@ impl Listed {
         if choice["text"] == "" && choice["finish_reason"].is_null() {
             return None;
         }
-        if !self.thinks_in_silence {
+        if !self.regroups {
             return Some(data.to_owned());
         }
         if let Some(details) = event.pointer_mut("/usage/completion_tokens_details") {
