@@ -41,7 +41,7 @@ impl Uncut {
     pub(super) async fn ask(bench: &Bench, order: &Order, prompt: &Prompt) -> Result<Self, String> {
         let body = prompt.body(bench.model(), order.max_tokens).to_string();
         let request = ChatRequest::parse(body.as_bytes()).map_err(|error| error.to_string())?;
-        let listing = resume::first(&request, bench.engine());
+        let listing = resume::first(&request, bench.engine(), &resume::Settings::default());
         let hides_ids = listing.is_some();
         let mut events = bench.events(listing.unwrap_or_else(|| request.to_bytes())).await?;
         events.retain(|data| data != b"[DONE]");

@@ -289,6 +289,7 @@ fn continuation(
         replay_overlap: table.or("replay_overlap", default.replay_overlap, counted(1, 4096), mistakes),
         max_body: table.or("max_body", default.max_body, sized(KIB, GIB), mistakes),
         buffer_tool_calls: table.or("buffer_tool_calls", default.buffer_tool_calls, Scalar::flag, mistakes),
+        buffer_structured: table.or("buffer_structured", default.buffer_structured, Scalar::flag, mistakes),
         buffer_limit: table.or("buffer_limit", default.buffer_limit, sized(KIB, 64 * MIB), mistakes),
         force: table.or("force", default.force, Scalar::flag, mistakes),
         tokens: tokens(table.table("tokens", mistakes), mistakes),

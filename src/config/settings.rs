@@ -186,6 +186,8 @@ pub struct Continuation {
     pub max_body: usize,
     /// Hold tool calls back until they are whole.
     pub buffer_tool_calls: bool,
+    /// Answers of a prescribed form are held back until they are whole, so that a failure inside one is continued.
+    pub buffer_structured: bool,
     /// At most so many bytes are held back; over it they are released.
     pub buffer_limit: usize,
     /// Try also what is known not to work with this engine and family.
@@ -208,6 +210,7 @@ impl Continuation {
             replay_overlap: 16,
             max_body: 10 * MIB,
             buffer_tool_calls: false,
+            buffer_structured: false,
             buffer_limit: MIB,
             force: false,
             tokens: Tokens::default(),

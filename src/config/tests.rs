@@ -136,6 +136,7 @@ routes:
       replay_overlap: 6
       max_body: 2MiB
       buffer_tool_calls: true
+      buffer_structured: true
       buffer_limit: 3MiB
       force: true
       tokens: {cjk: 2, other: 3.5}
@@ -169,8 +170,8 @@ fn every_key_reaches_its_setting() {
     assert_eq!((render, max_prompt_tokens, derender_every, replay_overlap), (false, 9, 7, 6));
     let (backoff, backoff_max) = (Duration::from_secs(2), Duration::from_secs(3));
     assert_eq!(route.retry, super::settings::Retry { attempts: 1, backoff, backoff_max });
-    let Continuation { buffer_tool_calls, buffer_limit, force, tokens, .. } = route.continuation;
-    assert_eq!((buffer_tool_calls, buffer_limit, force), (true, 3 * MIB, true));
+    let Continuation { buffer_tool_calls, buffer_structured, buffer_limit, force, tokens, .. } = route.continuation;
+    assert_eq!((buffer_tool_calls, buffer_structured, buffer_limit, force), (true, true, 3 * MIB, true));
     assert_eq!((tokens.cjk, tokens.other), (2.0, 3.5));
     assert_eq!(route.timeouts.connect, Duration::from_millis(100));
     assert_eq!(route.timeouts.idle, Duration::from_secs(60));

@@ -48,6 +48,7 @@ struct Chat<'a> {
     request: Option<ChatRequest>,
     /// `body` asks for token ids, and the client did not.
     hides_ids: bool,
+    policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
     route: &'a Route,
@@ -58,10 +59,8 @@ impl Chat<'_> {
     fn tries(&self) -> usize {
         let continuation = &self.route.continuation;
         let request = self.request.as_ref().filter(|_| continuation.mode == settings::Mode::On);
-        match request.is_some_and(|request| request.stream() && request.exclusion().is_none()) {
-            true => self.route.retry.attempts as usize,
-            false => 1,
-        }
+        let continued = |request: &ChatRequest| request.stream() && self.policy.resume.rules_out(request).is_none();
+        if request.is_some_and(continued) { self.route.retry.attempts as usize } else { 1 }
     }
 }
 
@@ -93,15 +92,15 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
-    let listing = request
-        .as_ref()
-        .filter(|_| asks_for_ids(route))
-        .and_then(|request| resume::first(request, &Engine::named(gateway.cluster(route.upstream).engine()).0));
+    let policy = policy(route, gateway.cluster(route.continuation.upstream));
+    let (engine, _) = Engine::named(gateway.cluster(route.upstream).engine());
+    let continued = request.as_ref().filter(|_| asks_for_ids(route));
+    let listing = continued.and_then(|request| resume::first(request, &engine, &policy.resume));
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
     let reserved = listing.as_ref().and_then(|_| gateway.store().create().ok());
     let hides_ids = reserved.is_some();
     let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
-    let chat = Chat { began, client, head, body, request, hides_ids, choices, route };
+    let chat = Chat { began, client, head, body, request, hides_ids, policy, choices, route };
     let leg = match first_leg(gateway, session, &chat).await? {
         Ok(leg) => leg,
         Err(error) => {
@@ -163,9 +162,8 @@ async fn first_leg(
 ) -> Result<std::result::Result<Leg, OpenError>> {
     let cluster = gateway.cluster(chat.route.upstream);
     let mut failed = Vec::new();
-    let policy = policy(chat.route, gateway.cluster(chat.route.continuation.upstream));
     loop {
-        let pause = policy.pause_before(failed.len() as u32 + 1);
+        let pause = chat.policy.pause_before(failed.len() as u32 + 1);
         // The wait for the header has no bound here: a long prompt is no failure, and the client decides how long it waits.
         let ask = Ask {
             head: &chat.head,
@@ -215,7 +213,7 @@ async fn carry(
     leg: Leg,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, hides_ids, choices, route } = chat;
+    let Chat { began, client, head, body, request, hides_ids, policy, choices, route } = chat;
     drop(body);
     let id = gateway.ids().mint();
     let header = stream_header(leg.response(), client, &id)?;
@@ -230,7 +228,7 @@ async fn carry(
     let (family, _) = Family::named(next.family());
     let (engine, _) = Engine::named(next.engine());
     let rid = format!("{:016x}", rand::random::<u64>());
-    let relay = Relay::new(request, policy(route, next), family, engine, rid).expecting(choices);
+    let relay = Relay::new(request, policy, family, engine, rid).expecting(choices);
     let start = Start {
         relay: if hides_ids { relay.hiding_ids() } else { relay },
         writer,
@@ -274,8 +272,16 @@ fn asks_for_ids(route: &Route) -> bool {
 
 /// The settings of a stream; `next` is the upstream that continues.
 fn policy(route: &Route, next: &Cluster) -> Policy {
-    let settings::Continuation { mode, max_legs, buffer_tool_calls, buffer_limit, force, tokens, .. } =
-        route.continuation;
+    let settings::Continuation {
+        mode,
+        max_legs,
+        buffer_tool_calls,
+        buffer_structured,
+        buffer_limit,
+        force,
+        tokens,
+        ..
+    } = route.continuation;
     let settings::Retry { attempts, backoff, backoff_max } = route.retry;
     Policy {
         continuation: match mode {
@@ -289,6 +295,7 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
         backoff_max,
         idle: route.timeouts.idle,
         tool_buffer: buffer_tool_calls.then_some(buffer_limit),
+        structured_buffer: buffer_structured.then_some(buffer_limit),
         on_incomplete: match route.on_incomplete {
             settings::OnIncomplete::Error => OnIncomplete::Error,
             settings::OnIncomplete::Mirror => OnIncomplete::Mirror,
@@ -300,6 +307,7 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
             plans: route.continuation.plans,
             barred: next.barred(),
             abilities: next.abilities(),
+            structured: buffer_structured,
             max_prompt_tokens: route.continuation.max_prompt_tokens,
             render: route.continuation.render,
             derender_every: route.continuation.derender_every as usize,

@@ -84,7 +84,7 @@ impl Run {
     /// The same where Baton has leg 1 list token ids if it can, as the edge does, and hides them. `speller` spells them.
     pub fn listing(request: ChatRequest, policy: Policy, family: &str, engine: &str, speller: Speller) -> Self {
         let (family, engine) = (Family::named(family).0, Engine::named(engine).0);
-        let hides = resume::first(&request, &engine).is_some();
+        let hides = resume::first(&request, &engine, &policy.resume).is_some();
         let relay = Relay::new(Some(request), policy, family, engine, "rid".to_owned());
         Run::of(if hides { relay.hiding_ids() } else { relay }, Some(speller))
     }

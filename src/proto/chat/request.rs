@@ -274,6 +274,17 @@ impl ChatRequest {
 
     /// What rules out a continuation of this request's answer, if anything does. The first that applies.
     pub fn exclusion(&self) -> Option<Exclusion> {
+        self.exclusions().next()
+    }
+
+    /// Whether nothing but the form that its output must have rules out a continuation. Until the output begins, there is nothing of
+    /// that form to go on inside of.
+    pub fn is_only_structured(&self) -> bool {
+        let form = |exclusion| matches!(exclusion, Exclusion::StructuredOutput | Exclusion::ForcedToolChoice);
+        self.exclusion().is_some() && self.exclusions().all(form)
+    }
+
+    fn exclusions(&self) -> impl Iterator<Item = Exclusion> {
         let rules = [
             (self.is_constrained(), Exclusion::StructuredOutput),
             (self.forces_tools(), Exclusion::ForcedToolChoice),
@@ -285,7 +296,7 @@ impl ChatRequest {
             (self.api == Api::Completions && self.fields.has("suffix"), Exclusion::Suffix),
             (self.api == Api::Completions && self.has_embeds(), Exclusion::PromptEmbeds),
         ];
-        rules.into_iter().find_map(|(applies, exclusion)| applies.then_some(exclusion))
+        rules.into_iter().filter_map(|(applies, exclusion)| applies.then_some(exclusion))
     }
 
     /// The role of the last message.

@@ -192,7 +192,9 @@ impl Relay {
         sink: &mut dyn Sink,
     ) {
         let calls = chunk.choices.iter().any(|choice| !choice.tool_calls.is_empty());
-        if calls && self.may_hold && self.held.is_none() {
+        let says = |choice: &ChunkChoice<'_>| choice.content.as_ref().is_some_and(|text| !text.is_empty());
+        let holds = calls || self.structured && chunk.choices.iter().any(says);
+        if holds && self.may_hold && self.held.is_none() {
             self.held = Some(Held::new(self.partial.clone()));
         }
         self.partial.show(chunk);
@@ -204,7 +206,8 @@ impl Relay {
         self.blind |= chunk.choices.iter().any(|choice| matches!(choice.finish_reason, Some(FinishReason::Other(_))));
         let Some(data) = shown(self.hides_ids, data) else { return self.progressed(now, false) };
         let data = &*data;
-        let holding = match (&mut self.held, self.policy.tool_buffer) {
+        let limit = self.policy.tool_buffer.or(self.policy.structured_buffer);
+        let holding = match (&mut self.held, limit) {
             (Some(held), Some(limit)) => Some(held.push(event, data, limit)),
             _ => None,
         };

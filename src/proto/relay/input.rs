@@ -43,6 +43,8 @@ pub struct Policy {
     pub idle: Duration,
     /// Hold back tool calls until they are whole, up to this many bytes; `None`: pass them on as they come.
     pub tool_buffer: Option<usize>,
+    /// Hold back output of a prescribed form until it is whole, up to this many bytes; `None`: such answers are not continued.
+    pub structured_buffer: Option<usize>,
     /// How an incomplete stream ends.
     pub on_incomplete: OnIncomplete,
     /// Characters per token, where the engine did not report counts.
@@ -65,6 +67,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(8),
             idle: Duration::from_secs(20),
             tool_buffer: None,
+            structured_buffer: None,
             on_incomplete: OnIncomplete::Error,
             ratios: Ratios::default(),
             force: false,

@@ -73,7 +73,9 @@ pub struct Relay {
     leg: LegState,
     /// Tool calls held back; set with the first of them, cleared when they are released or dropped.
     held: Option<Held>,
-    /// Tool calls are to be held back; cleared for good when they have outgrown their limit.
+    /// The answer must have a prescribed form, and is continued all the same, since it is held back from its beginning.
+    structured: bool,
+    /// Tool calls, or the whole of a structured answer, are to be held back; cleared for good when they have outgrown their limit.
     may_hold: bool,
     state: State,
     /// What the shell has not fetched yet.
@@ -103,10 +105,11 @@ impl Relay {
     /// not be understood: the stream is then followed but never continued. `family` and `engine` are those of the upstream
     /// that continues; `rid` is a random string, from which request ids for continuations are made.
     pub fn new(request: Option<ChatRequest>, policy: Policy, family: Family, engine: Engine, rid: String) -> Self {
-        let excluded = request.as_ref().and_then(ChatRequest::exclusion);
+        let excluded = request.as_ref().and_then(|request| policy.resume.rules_out(request));
+        let structured = excluded.is_none() && request.as_ref().is_some_and(|request| request.exclusion().is_some());
         let choices = request.as_ref().map_or(1, ChatRequest::choices);
         let max_ids = policy.resume.max_prompt_tokens;
-        let may_hold = policy.tool_buffer.is_some()
+        let may_hold = (policy.tool_buffer.is_some() || structured)
             && policy.continuation == Continuation::On
             && request.is_some()
             && excluded.is_none();
@@ -120,6 +123,7 @@ impl Relay {
             partial: Partial::new(choices).keeping_ids(max_ids),
             leg: LegState::new(1, 1, "first", Duration::ZERO),
             held: None,
+            structured,
             may_hold,
             state: State::Opening,
             actions: VecDeque::new(),
@@ -288,7 +292,7 @@ impl Relay {
             // An attempt that has brought nothing yet may be given up at any time: nothing is lost with it.
             _ if self.leg.number > 1 && !self.leg.wrote => self.failed(now, stalled, sink),
             // Without text a silence may be a long prompt that is still being read, and there is nothing to go on from.
-            _ if !self.known().has_text() => self.leg.stall_accepted = true,
+            _ if !self.known().has_text() && !self.holds_answer() => self.leg.stall_accepted = true,
             _ => match self.next(&Cause::Stalled) {
                 Ok(_) if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
                 // A later leg is Baton's own, and its end is for Baton to say.
@@ -300,6 +304,11 @@ impl Relay {
                 Err(_) => self.leg.stall_accepted = true,
             },
         }
+    }
+
+    /// An answer is held back from its beginning, so that it may as well begin once more.
+    fn holds_answer(&self) -> bool {
+        self.structured && self.held.is_some()
     }
 
     /// The client has gone and nobody will come back for the answer: the engine is told to stop.

@@ -107,7 +107,7 @@ impl Relay {
         let rid = format!("{}-{number}-{attempt}", self.rid);
         let Policy { ratios, force, resume: settings, .. } = &self.policy;
         let budget = Budget { ratios, rid: &rid, force: *force, lists_ids: self.hides_ids, settings };
-        if let Some(blank) = partial.only_white_space().filter(|_| self.held.is_none()) {
+        if let Some(blank) = partial.only_white_space().filter(|_| self.held.is_none() || self.holds_answer()) {
             // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
             let plan = resume::again(request, &self.engine, &budget, blank);
             return Ok(Next { number, attempt, kind: None, way: Way::Plan(Box::new(plan)) });

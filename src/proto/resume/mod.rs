@@ -46,7 +46,7 @@ use self::body::Left;
 use self::family::{Form, Forms, Marks, OneString, Opening, Spec, SwitchOff, Thinking};
 use self::render::{KnownIds, Rendering};
 use super::chat::json::is_null;
-use super::chat::{Api, ChatRequest, Exclusion, Onward, Partial, Ratios, TokenIds};
+use super::chat::{Api, ChatRequest, Exclusion, Onward, Partial, Phase, Ratios, TokenIds};
 use super::splice::Seam;
 
 /// What a plan needs beside the request and the partial.
@@ -73,6 +73,8 @@ pub struct Settings {
     pub barred: PlanSet,
     /// What the upstream's engines can do.
     pub abilities: Abilities,
+    /// Output of a prescribed form is held back until it is whole, so that an engine that begins it anew does no harm.
+    pub structured: bool,
     /// Most tokens of a prompt and an answer that are sent back as ids.
     pub max_prompt_tokens: usize,
     /// Render-generate was asked for by name, and is not only for where nothing else will do.
@@ -85,12 +87,20 @@ pub struct Settings {
     pub replay_overlap: usize,
 }
 
+impl Settings {
+    /// Why no answer to this request can be continued, if so.
+    pub fn rules_out(&self, request: &ChatRequest) -> Option<Exclusion> {
+        request.exclusion().filter(|_| !(self.structured && request.is_only_structured()))
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             plans: PlanSet::AUTO,
             barred: PlanSet::default(),
             abilities: Abilities::default(),
+            structured: false,
             max_prompt_tokens: 131_072,
             render: false,
             // Every time costs the engine a replay of the whole answer.
@@ -303,10 +313,17 @@ pub fn way(
     spent: PlanSet,
     budget: &Budget<'_>,
 ) -> Result<(PlanKind, Way), Refused> {
-    if let Some(exclusion) = request.exclusion() {
+    if let Some(exclusion) = budget.settings.rules_out(request) {
         return Err(Refused::Excluded(exclusion));
     }
-    let kinds = budget.settings.plans.without(budget.settings.barred).without(spent);
+    let mut kinds = budget.settings.plans.without(budget.settings.barred).without(spent);
+    if let Some(exclusion) = request.exclusion() {
+        // A grammar begins at its root behind the thinking. Up to there only ids go on exactly.
+        if partial.phase() == Phase::Content || partial.has_tool_call() {
+            return Err(Refused::Excluded(exclusion));
+        }
+        kinds = kinds.iter().filter(|kind| *kind == PlanKind::TokenExact).collect();
+    }
     let mut why = Refused::NotHere;
     for kind in kinds.iter() {
         let refused = match way_of(kind, request, partial, family, engine, budget) {
@@ -429,8 +446,9 @@ pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
 
 /// The client's request as leg 1 sends it, where that differs: it asks a vLLM for token ids. The client must not see them, unless it
 /// asked for them itself.
-pub fn first(request: &ChatRequest, engine: &Engine) -> Option<Vec<u8>> {
-    let useful = engine.spec().takes_ids && request.stream() && request.exclusion().is_none() && !request.has_media();
+pub fn first(request: &ChatRequest, engine: &Engine, settings: &Settings) -> Option<Vec<u8>> {
+    let continued = request.stream() && settings.rules_out(request).is_none();
+    let useful = engine.spec().takes_ids && continued && !request.has_media();
     (useful && !shows_ids(request)).then(|| {
         let mut request = request.clone();
         request.set(body::RETURN_IDS, &true);

@@ -473,3 +473,71 @@ fn a_client_that_asked_for_ids_sees_them_and_none_twice() {
     ahead.answer_all();
     assert_eq!(ahead.next_leg().plan, "chat-continue", "the client has the id of half a character");
 }
+
+fn structured(limit: usize) -> Policy {
+    let resume = Settings { structured: true, ..Settings::default() };
+    Policy { structured_buffer: Some(limit), resume, ..Policy::default() }
+}
+
+const FORMS: [&str; 3] = [
+    r#""response_format":{"type":"json_object"}"#,
+    r#""response_format":{"type":"json_schema","json_schema":{"schema":{}}}"#,
+    r#""tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required""#,
+];
+
+#[test]
+fn an_answer_of_a_prescribed_form_is_held_back_and_goes_on_from_before_it() {
+    for form in FORMS {
+        let request = REQUEST.replace(r#""stream":true"#, &format!(r#""stream":true,{form}"#));
+        let mut bench = bench_for(&request, structured(10_000), "qwen3", "vllm");
+        bench.relay.hides_ids = true;
+        bench.send(&[&opening("1", PROMPT), &thought("1", "Let", "[10]"), &event("1", "{}", "[20]")]);
+        bench.send(&[&said("1", "\\n\\n", "[21]"), &said("1", "The", "[30]")]);
+        assert_eq!(bench.log.events.len(), 2, "nothing of the answer is shown");
+        bench.cut();
+        bench.answer_all();
+        let start = bench.next_leg();
+        assert_eq!((start.plan, ids_of(&start).to_string()), ("token-exact", "[1,2,3,10]".to_owned()));
+        let rest = [said("2", " is", "[32]"), said("2", " 42", "[33]"), ended("2", "stop", "[99]")];
+        bench.send(&[&opening("2", "[1,2,3,10]"), &rest[0], &rest[1]]);
+        assert_eq!(bench.log.events.len(), 2);
+        bench.send(&[&rest[2], "[DONE]"]);
+        let shown: Vec<_> = rest.iter().map(|event| plain(event).replace(r#""id":"2""#, r#""id":"1""#)).collect();
+        assert_eq!(bench.log.events[2..], shown);
+        assert_eq!(bench.log.seal, Some(Seal::Finished));
+    }
+}
+
+#[test]
+fn an_answer_of_a_prescribed_form_without_thinking_is_asked_for_again() {
+    for engine in ["vllm", "sglang"] {
+        let request = REQUEST.replace(r#""stream":true"#, &format!(r#""stream":true,{}"#, FORMS[0]));
+        let mut bench = bench_for(&request, structured(10_000), "qwen3", engine);
+        bench.send(&[&opening("1", "null"), &said("1", "The", "null")]);
+        bench.wait(20 * S);
+        assert_eq!(bench.next_leg().plan, "again", "a stall, too");
+        bench.send(&[&opening("2", "null"), &said("2", "Answer", "null"), &ended("2", "stop", "null"), "[DONE]"]);
+        assert_eq!(bench.relay.partial().first().unwrap().content, "Answer");
+        assert_eq!(bench.log.seal, Some(Seal::Finished));
+    }
+}
+
+#[test]
+fn an_answer_of_a_prescribed_form_is_not_continued_once_it_is_shown_or_where_that_is_off() {
+    let request = REQUEST.replace(r#""stream":true"#, &format!(r#""stream":true,{}"#, FORMS[0]));
+    for policy in [structured(10), Policy::default()] {
+        let mut bench = bench_for(&request, policy, "qwen3", "vllm");
+        bench.relay.hides_ids = true;
+        bench.send(&[&opening("1", PROMPT), &said("1", "The", "[30]"), &said("1", " answer", "[31]")]);
+        assert_eq!(bench.log.events.len(), 3, "over the limit it is passed on");
+        bench.cut();
+        assert!(bench.starts().is_empty() && bench.questions().is_empty());
+        assert_eq!(bench.reason(), "reset");
+    }
+    // Several choices are several still.
+    let several = request.replace(r#""stream":true"#, r#""stream":true,"n":2"#);
+    let mut bench = bench_for(&several, structured(10_000), "qwen3", "vllm");
+    bench.send(&[&opening("1", PROMPT), &thought("1", "Let", "[10]")]);
+    bench.cut();
+    assert!(bench.questions().is_empty());
+}
