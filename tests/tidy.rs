@@ -42,8 +42,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<Source>) {
             if ours {
                 collect(root, &path, files);
             }
-        } else if name != "Cargo.lock"
-            && name != "LICENSE"
+        } else if !["Cargo.lock", "LICENSE", ".git"].contains(&&*name) // the last is a file in a second working tree
             && let Ok(text) = std::fs::read_to_string(&path)
         {
             let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
