@@ -145,8 +145,14 @@ impl Search {
         }
         self.at = match self.short {
             Some((ids, _)) => ids.midpoint(self.long),
-            // 1, 2, 4, … ids back from the last one that was too far.
-            None => self.long.saturating_sub(1 << (self.questions - 1).min(20)),
+            // 1, 2, 4, … ids back from the last one that was too far. No ids at all are no text, which need not be asked.
+            None => match self.long.saturating_sub(1 << (self.questions - 1).min(20)) {
+                0 => {
+                    self.short = Some((0, Covered { reasoning: 0, content: 0 }));
+                    self.long / 2
+                }
+                at => at,
+            },
         };
     }
 
