@@ -290,7 +290,7 @@ async fn ids_that_an_engine_does_not_repeat_are_tried_once_and_then_remembered()
     let mut first = plans(&rig);
     first.sort_unstable();
     assert_eq!(first, [false, true], "by ids, and then from text");
-    let refused = r#"baton_plan_refused_total{plan="token-exact",upstream="mock"} 1"#;
+    let refused = r#"baton_plans_barred_total{plan="token-exact",upstream="mock"} 1"#;
     let metrics = rig.metrics().await;
     assert!(metrics.contains(refused), "{metrics}");
 

@@ -29,7 +29,10 @@ const EXCERPT: usize = 512;
 const LAST_BYTES: Duration = Duration::from_millis(100);
 
 /// Longest wait for the answer to one question; the relay bounds all of them together.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Longest wait for one step of a rendered leg, in which an engine may go through the whole answer.
+const STEP: Duration = Duration::from_secs(10);
 
 /// Longest answer to a question, in bytes: the text of a long answer's ids.
 const MAX_ANSWER: usize = 16 << 20;
@@ -252,7 +255,7 @@ impl Driver {
                 })
             }),
             Work::Render(rendering) => Box::pin(async move {
-                let steps = Steps { connector, cluster, head, connect, patience: ANSWER };
+                let steps = Steps { connector, cluster, head, connect, patience: STEP };
                 let opened = RenderedLeg::open(*rendering, steps, &avoid).await;
                 Arrived::Leg(opened.map(|leg| Source::Rendered(Box::new(leg))).map_err(not_rendered))
             }),

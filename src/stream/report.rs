@@ -1,5 +1,6 @@
 //! What a stream tells the log and the metrics: one line and one count for each thing that happens to it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,7 +126,7 @@ impl Report {
                 Event::Observed { reason: cause, plan }
             }
             Note::PlanRefused { kind } => {
-                self.metrics.plan_refused_by_engine(&self.next_upstream, kind.name());
+                self.metrics.plan_barred(&self.next_upstream, kind.name());
                 Event::PlanRefused { plan: kind.name() }
             }
             Note::NotContinued { why } => {
@@ -175,7 +176,10 @@ impl Report {
         }
         let reason = match outcome {
             Outcome::Incomplete if attached == Attached::Lost => Some(LOST),
-            Outcome::Incomplete | Outcome::Mirrored => self.reason,
+            Outcome::Incomplete | Outcome::Mirrored => match relay.seal() {
+                Some(Seal::Incomplete { reason: Cow::Borrowed(first), .. }) => Some(*first),
+                _ => self.reason,
+            },
             Outcome::Finished | Outcome::Abandoned => None,
         };
         if let Some(reason) = reason {

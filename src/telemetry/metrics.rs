@@ -93,7 +93,7 @@ struct Legs {
     failed: IntCounterVec,
     continuations: IntCounterVec,
     refused: IntCounterVec,
-    refused_by_engine: IntCounterVec,
+    barred: IntCounterVec,
     connect_failures: IntCounterVec,
     faults: IntCounterVec,
 }
@@ -183,8 +183,8 @@ impl Metrics {
     }
 
     /// The engines of `upstream` have refused to continue by `plan`, which is remembered.
-    pub fn plan_refused_by_engine(&self, upstream: &str, plan: &'static str) {
-        self.legs.refused_by_engine.with_label_values(&[upstream, plan]).inc();
+    pub fn plan_barred(&self, upstream: &str, plan: &'static str) {
+        self.legs.barred.with_label_values(&[upstream, plan]).inc();
     }
 
     /// Code that only continuations need failed by Baton's own fault; `place` says what it was to do.
@@ -303,8 +303,8 @@ impl Legs {
                 "Cut streams that were not continued, by why.",
                 &["reason"],
             ),
-            refused_by_engine: make.counters(
-                "baton_plan_refused_total",
+            barred: make.counters(
+                "baton_plans_barred_total",
                 "Refusals of a way to continue, by engines, each remembered for a while.",
                 &["upstream", "plan"],
             ),
@@ -378,7 +378,7 @@ mod tests {
         metrics.leg_failed("qwen", "stall");
         metrics.continuation("chat-continue", Continuation::Continued);
         metrics.plan_refused("tool_call_shown");
-        metrics.plan_refused_by_engine("qwen", "prefix");
+        metrics.plan_barred("qwen", "prefix");
         metrics.connect_failed("qwen");
         metrics.sent(7, 512);
         metrics.fault("splice");
@@ -400,7 +400,7 @@ mod tests {
             "baton_legs_failed_total{reason=\"stall\",upstream=\"qwen\"} 1",
             "baton_continuations_total{outcome=\"continued\",plan=\"chat-continue\"} 1",
             "baton_plans_refused_total{reason=\"tool_call_shown\"} 1",
-            "baton_plan_refused_total{plan=\"prefix\",upstream=\"qwen\"} 1",
+            "baton_plans_barred_total{plan=\"prefix\",upstream=\"qwen\"} 1",
             "baton_connect_failures_total{upstream=\"qwen\"} 1",
             "baton_faults_total{place=\"splice\"} 1",
             "baton_events_sent_total 7",

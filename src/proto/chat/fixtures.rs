@@ -16,6 +16,8 @@ recorded! {
     LOGPROBS = "logprobs.sse",
     CONTENT = "content.sse",
     TOOL_CALL = "tool_call.sse",
+    STEP_IN_ONE_EVENT = "step_in_one_event.sse",
+    HELD_BACK_MARK = "held_back_mark.sse",
     MANY_SCRIPTS = "token_ids_many_scripts.sse",
     ABORT = "abort.sse",
     ENGINE_KILLED = "engine_killed.sse",

@@ -175,6 +175,11 @@ impl Partial {
         self
     }
 
+    /// Whether prompt and answer have more token ids than are [kept](Self::keeping_ids).
+    pub fn has_too_many_ids(&self) -> bool {
+        self.trail.is_over()
+    }
+
     /// Adds what a chunk says, its token ids included.
     pub fn fold(&mut self, chunk: &Chunk<'_>) {
         self.hear(chunk);

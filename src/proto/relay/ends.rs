@@ -75,10 +75,12 @@ impl Relay {
         if number > self.leg.number {
             self.spent = PlanSet::default();
         }
+        // Of several tries in a row the first failure is the one that matters; the others are its consequences.
+        let first = self.leg.because.take().filter(|_| !self.leg.wrote);
         self.leg = LegState::new(number, attempt, kind.map_or(AGAIN, PlanKind::name), now);
         self.leg.kind = kind;
         self.leg.way = Some(way);
-        self.leg.because = Some(cause);
+        self.leg.because = Some(first.unwrap_or(cause));
         self.usage_sent = false;
         match self.policy.pause_before(attempt) {
             Duration::ZERO => self.start(now, sink),
@@ -179,6 +181,7 @@ impl Relay {
     /// No leg follows: the stream ends here, and says how.
     fn give_up(&mut self, failure: Failure<'_>, stop: Stop, sink: &mut dyn Sink) {
         let Failure { cause, event, open } = failure;
+        let cause = self.leg.because.take().filter(|_| !self.leg.wrote).unwrap_or(cause);
         if let Stop::Fault(place) = stop {
             self.note(Note::Fault { place });
         }

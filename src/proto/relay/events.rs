@@ -173,7 +173,7 @@ impl Relay {
             || self.leg.splice.as_ref().is_some_and(Splice::holds);
         // One that goes on from ids knows where it is.
         self.leg.number > 1
-            && self.leg.kind != Some(PlanKind::TokenExact)
+            && !matches!(self.leg.kind, Some(PlanKind::TokenExact | PlanKind::RenderGenerate))
             && !self.leg.wrote
             && !holds
             && !confirmed

@@ -48,8 +48,10 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 ///    │  │ handle_refused           │  └─────────┐ no way on          │
 ///    │  ▼                          ▼            ▼                    ▼
 ///    └─ another leg ◄────────── failed ──► Mirroring ────────────► Sealed
-///       (Start; Waiting before     │        (on_incomplete: mirror, and errors that are about
-///        the third try and later)  │         the request itself)
+///       (Waiting before the third  │        (on_incomplete: mirror, and errors that are about
+///        try and later; Asking,    │         the request itself)
+///        where a plan has to know  │
+///        where to go on; Start)    │
 ///                                  └── no way on: incomplete ───────► Sealed
 /// ```
 ///
@@ -105,7 +107,11 @@ impl Relay {
     /// not be understood: the stream is then followed but never continued. `family` and `engine` are those of the upstream
     /// that continues; `rid` is a random string, from which request ids for continuations are made.
     pub fn new(request: Option<ChatRequest>, policy: Policy, family: Family, engine: Engine, rid: String) -> Self {
-        let excluded = request.as_ref().and_then(|request| policy.resume.rules_out(request));
+        let excluded = request.as_ref().and_then(|request| match policy.continuation {
+            Continuation::On => policy.resume.rules_out(request),
+            // Nothing is held back where nothing is continued.
+            Continuation::Off | Continuation::Observe => request.exclusion(),
+        });
         let structured = excluded.is_none() && request.as_ref().is_some_and(|request| request.exclusion().is_some());
         let choices = request.as_ref().map_or(1, ChatRequest::choices);
         let max_ids = policy.resume.max_prompt_tokens;
@@ -168,10 +174,18 @@ impl Relay {
                 }
                 self.pass_over(now, Stop::RefusedByEngine(status), sink);
             }
-            Err(refusal) => {
-                self.failed(now, Failure { cause: Cause::Refused(refusal), event: None, open: false }, sink);
-            }
+            Err(refusal) => self.unanswered(now, Cause::Refused(refusal), sink),
         }
+    }
+
+    /// Nobody answers the question before a leg. That is a failed try like any other, but for the last one: then a plan that need not
+    /// ask is better than none.
+    fn unanswered(&mut self, now: Duration, cause: Cause, sink: &mut dyn Sink) {
+        if self.leg.attempt < self.policy.attempts {
+            return self.failed(now, Failure { cause, event: None, open: true }, sink);
+        }
+        self.actions.push_back(Action::Abort);
+        self.pass_over(now, Stop::Attempts(self.leg.attempt), sink);
     }
 
     /// The leg that was asked for has answered with an event stream.
@@ -285,6 +299,7 @@ impl Relay {
         let stalled = Failure { cause: Cause::Stalled, event: None, open: true };
         match self.state {
             State::Waiting { .. } => self.start(now, sink),
+            State::Asking => self.unanswered(now, Cause::Stalled, sink),
             State::Tail => {
                 self.actions.push_back(Action::Abort);
                 self.finish(true, sink);

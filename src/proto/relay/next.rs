@@ -184,6 +184,7 @@ fn status_of(cause: &Cause) -> Option<u16> {
 fn refuses_kind(kind: PlanKind, status: u16, cause: &Cause) -> bool {
     let body = match cause {
         Cause::Refused(Refusal::Status { body, .. }) => body.to_ascii_lowercase(),
+        Cause::ErrorEvent { message, .. } => message.to_ascii_lowercase(),
         _ => String::new(),
     };
     let about_length =

@@ -18,17 +18,14 @@ pub(super) const RETURN_IDS: &str = "return_token_ids";
 /// Has the engine cut a prompt down to so many tokens, ids too.
 pub(super) const TRUNCATE: &str = "truncate_prompt_tokens";
 
-/// vLLM's limit of thinking.
-const THINKING_BUDGET: &str = "thinking_token_budget";
-
 /// What is left of the request's token limits. Fields that the client did not send are not in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left(pub(super) Vec<(&'static str, u64)>);
 
 impl Left {
     /// Both limits, if both were sent: the one in effect says whether anything is left, the other one stays at least 1. Also
-    /// `min_tokens` and vLLM's `thinking_token_budget`, which count a leg's own tokens (vLLM 0.33, `sampling_params.py`), down
-    /// to 0.
+    /// `min_tokens`, which counts a leg's own tokens (vLLM 0.33, `sampling_params.py`), down to 0. vLLM's `thinking_token_budget` stays: it
+    /// counts the thinking that it finds in the prompt (0.32, v1/sample/thinking_budget_state.py `_init_state_entry`; measured).
     pub(super) fn of(request: &ChatRequest, partial: &Partial, ratios: &Ratios) -> Result<Self, Refused> {
         let generated = partial.completion_tokens(ratios);
         if request.api() == Api::Completions {
@@ -45,18 +42,8 @@ impl Left {
             }
             left.push((key, rest.max(1)));
         }
-        let floors = [("min_tokens", generated.tokens), (THINKING_BUDGET, partial.reasoning_tokens(ratios).tokens)];
-        for (key, used) in floors {
-            left.extend(sent(key).map(|(key, floor)| (key, floor.saturating_sub(used))));
-        }
+        left.extend(sent("min_tokens").map(|(key, floor)| (key, floor.saturating_sub(generated.tokens))));
         Ok(Self(left))
-    }
-
-    /// The same for a prompt that ends with the thinking itself, which vLLM then counts (0.32, v1/sample/thinking_budget_state.py
-    /// `_init_state_entry`; measured): its budget stays whole.
-    pub(super) fn with_thinking_in_prompt(mut self) -> Self {
-        self.0.retain(|(key, _)| *key != THINKING_BUDGET);
-        self
     }
 }
 

@@ -67,10 +67,10 @@ pub(super) fn search(
     if request.has_media() {
         return Err(Refused::Media);
     }
-    let ids = partial.ids().ok_or(Refused::NoIds)?;
-    if ids.prompt.len() + ids.answer.len() > settings.max_prompt_tokens {
+    if partial.has_too_many_ids() {
         return Err(Refused::PromptTooLong);
     }
+    let ids = partial.ids().ok_or(Refused::NoIds)?;
     let choice = partial.first().ok_or(Refused::NothingToContinue)?;
     let search = Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), marks);
     let counted = request.include_usage() && partial.wants_mark();
@@ -91,7 +91,7 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
         kept.learn_mark(mark);
     }
     kept.begin_leg(Onward::Ids(cut.ids));
-    let left = Left::of(request, &kept, ratios)?.with_thinking_in_prompt();
+    let left = Left::of(request, &kept, ratios)?;
     let ids = kept.ids().ok_or(Refused::NoIds)?;
     let mut prompt = ids.prompt.clone();
     prompt.extend(ids.answer);

@@ -4,6 +4,7 @@
 //!
 //! - **token-exact** (`exact`): the prompt's and the answer's token ids are the next prompt. Where exactly the delivered text ends
 //!   among the ids has to be asked of the engine first ([`Search`]).
+//! - **render-generate** (`render`): vLLM's scale-out endpoints, with the parser's state carried across the seam.
 //! - **chat-continue**: the partial becomes the last assistant message, and `continue_final_message: true` with
 //!   `add_generation_prompt: false` lets the engine go on inside it.
 //! - **prefix** (`prefix`): a provider goes on from a last assistant message by a way of its own.
@@ -167,7 +168,7 @@ pub enum Refused {
     /// The answer is complete.
     #[error("the answer is complete")]
     Finished,
-    /// A tool call has been shown. It must not be generated again, and no engine can go on inside one.
+    /// A tool call has been shown. It must not be generated again, and only the parser's state can go on inside one.
     #[error("a tool call has begun")]
     ToolCallShown,
     /// The answer has output that is neither text nor a tool call.
@@ -229,8 +230,8 @@ pub enum Refused {
     /// The client sees token ids, and some of those that it has would have to be generated again.
     #[error("the client has token ids whose text it has not")]
     IdsShown,
-    /// Prompt and answer have more tokens than are sent back.
-    #[error("prompt and answer are longer than `max_prompt_tokens`")]
+    /// Prompt and answer have more tokens than are sent back: `max_prompt_tokens`, or a limit of the plan.
+    #[error("prompt and answer have too many tokens for it")]
     PromptTooLong,
     /// The engine spells the ids as another text than the client has.
     #[error("the token ids and the text do not belong together")]

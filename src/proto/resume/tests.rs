@@ -183,9 +183,9 @@ mod the_budget {
     fn floors_are_lessened_down_to_nothing() {
         assert_eq!(limits(r#""min_tokens":50"#, Some((30, 10))), Ok(json!({"min_tokens": 20})));
         assert_eq!(limits(r#""min_tokens":5"#, Some((30, 10))), Ok(json!({"min_tokens": 0})));
+        // Thinking in the prompt counts, so what it may be in all stays.
         let thinking = r#""thinking_token_budget":25"#;
-        assert_eq!(limits(thinking, Some((30, 10))), Ok(json!({"thinking_token_budget": 15})));
-        assert_eq!(limits(thinking, Some((90, 80))), Ok(json!({"thinking_token_budget": 0})));
+        assert_eq!(limits(thinking, Some((30, 10))), Ok(json!({"thinking_token_budget": 25})));
         let unlimited = r#""thinking_token_budget":-1"#;
         assert_eq!(limits(unlimited, Some((30, 10))), Ok(json!({"thinking_token_budget": -1})));
     }

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::super::fixtures::{
-    ABORT, CONTENT, CONTINUOUS_USAGE, ENGINE_KILLED, INCLUDE_USAGE, LOGPROBS, MANY_SCRIPTS, SGLANG, TOKEN_IDS,
-    TOOL_CALL, chunk, events, folded,
+    ABORT, CONTENT, CONTINUOUS_USAGE, ENGINE_KILLED, HELD_BACK_MARK, INCLUDE_USAGE, LOGPROBS, MANY_SCRIPTS, SGLANG,
+    STEP_IN_ONE_EVENT, TOKEN_IDS, TOOL_CALL, chunk, events, folded,
 };
 use super::super::learn;
 use super::*;
@@ -379,4 +379,54 @@ proptest! {
         }
         prop_assert_eq!(framed, whole);
     }
+}
+
+#[test]
+fn thinking_that_ends_in_the_middle_of_an_event_is_counted_as_the_engine_does() {
+    // The engine's own count is in the recording's usage.
+    let mut partial = folded(events(STEP_IN_ONE_EVENT));
+    let engines = partial.usage.take().and_then(|usage| usage.reasoning_tokens);
+    assert_eq!(engines, Some(22));
+    assert!(partial.wants_mark());
+    partial.learn_mark(151_668);
+    assert_eq!(partial.reasoning_tokens(&RATIOS).tokens, 22);
+}
+
+#[test]
+fn text_that_may_begin_a_mark_comes_with_the_ids_of_the_next_token_and_every_id_counts() {
+    let partial = folded(events(HELD_BACK_MARK).take(3));
+    let reasoning = &choice_0(&partial).reasoning;
+    assert_eq!(reasoning, " (< (", "the second < is withheld");
+    assert_eq!(partial.ids().unwrap().answer.len(), 2);
+    assert_eq!(partial.reasoning_tokens(&RATIOS).tokens, 2);
+}
+
+#[test]
+fn thinking_is_counted_after_a_leg_from_text_too() {
+    let piece = |ids: &str| {
+        format!(r#"{{"id":"i","model":"m","choices":[{{"index":0,"delta":{{"reasoning":"a"}},"token_ids":{ids}}}]}}"#)
+    };
+    let mut partial = Partial::new(1);
+    partial.fold(&chunk(&piece("[1,2,3]")));
+    partial.begin_leg(Onward::Text);
+    partial.fold(&chunk(&piece("[4,5]")));
+    partial.push_text(TextKind::Reasoning, b"b", Some("6,7")).unwrap();
+    assert_eq!(partial.completion_tokens(&RATIOS).tokens, 7);
+    assert_eq!(partial.reasoning_tokens(&RATIOS).tokens, 7);
+    assert_eq!(partial.ids(), None);
+}
+
+#[test]
+fn more_ids_than_are_kept_are_counted() {
+    let mut partial = Partial::new(1).keeping_ids(3);
+    let first = r#"{"id":"i","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}"#;
+    partial.fold(&chunk(first));
+    let piece = r#"{"id":"i","model":"m","choices":[{"index":0,"delta":{"reasoning":"a"},"token_ids":[1]}]}"#;
+    partial.fold(&chunk(piece));
+    assert!(partial.ids().is_some() && !partial.has_too_many_ids());
+    partial.fold(&chunk(piece));
+    assert!(partial.ids().is_none() && partial.has_too_many_ids());
+    partial.push_text(TextKind::Reasoning, b"b", Some("6,7")).unwrap();
+    assert_eq!((partial.completion_tokens(&RATIOS).tokens, partial.prompt_tokens()), (4, Some(2)));
+    assert_eq!(partial.reasoning_tokens(&RATIOS).tokens, 4);
 }

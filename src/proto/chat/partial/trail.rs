@@ -33,6 +33,8 @@ pub(super) struct Trail {
     thinking: Thinking,
     /// Something came without ids, so they do not cover everything.
     gaps: bool,
+    /// There are more of them than are kept.
+    over: bool,
     /// They are not all of *this* answer's ids in this prompt any more: a leg went on from text.
     broken: bool,
 }
@@ -49,11 +51,13 @@ struct Thinking {
     apart: Vec<u32>,
     /// The ids of the last event that brought thinking, if there were several: the mark that ends it may be among them.
     last: Option<Range<usize>>,
+    /// Thinking whose ids are not kept.
+    more: u64,
 }
 
 impl Thinking {
-    fn ids(&self) -> usize {
-        self.end.saturating_sub(self.apart.len())
+    fn ids(&self) -> u64 {
+        self.end.saturating_sub(self.apart.len()) as u64 + self.more
     }
 
     /// Thinking has come with the ids in `event`. `answering`: with the beginning of the answer in the same event, so that nobody knows
@@ -86,6 +90,7 @@ impl Trail {
             total: 0,
             thinking: Thinking::default(),
             gaps: false,
+            over: false,
             broken: false,
         }
     }
@@ -101,7 +106,8 @@ impl Trail {
             return;
         }
         self.prompt_tokens = Some(list.count());
-        if self.fits(list.count()) {
+        self.over = !self.fits(list.count());
+        if !self.over {
             self.prompt.push_json(list.json());
         }
     }
@@ -116,11 +122,14 @@ impl Trail {
         if piece.index != 0 {
             return;
         }
-        if self.broken || !self.fits(ids.count()) || !self.answer.push_json(ids.json()) {
+        let first = piece.reasoning.as_ref().and_then(|text| text.bytes().next());
+        self.over |= !self.fits(ids.count());
+        if self.broken || self.over || !self.answer.push_json(ids.json()) {
             self.broken = true;
+            self.thinking.more += if first.is_some() && !answering { ids.count() } else { 0 };
             return;
         }
-        if let Some(first) = piece.reasoning.as_ref().and_then(|text| text.bytes().next()) {
+        if let Some(first) = first {
             let event = self.answer.len() - ids.count() as usize..self.answer.len();
             self.thinking.hear(event, answering, first);
         }
@@ -132,18 +141,16 @@ impl Trail {
     /// The same for an event in a frame: text that is not empty, and one list of ids without its brackets.
     /// `first`: the text's first byte.
     pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, first: u8, half: bool) {
+        let count = 1 + ids.bytes().filter(|byte| *byte == b',').count() as u64;
+        self.over |= !self.fits(count);
         let before = self.answer.len();
-        let read = self.answer.push_inside(ids);
-        let new = self.answer.len() - before;
-        self.total += new as u64;
-        if self.broken || !self.fits(0) {
-            self.answer.truncate(before);
+        if self.broken || self.over || !self.answer.push_inside(ids) {
             self.broken = true;
-        }
-        if !read {
-            self.gaps = true; // they are not numbers, so nobody knows how many they are
+            self.total += count;
+            self.thinking.more += if thinking { count } else { 0 };
             return;
         }
+        self.total += count;
         if thinking {
             self.thinking.hear(before..self.answer.len(), false, first);
         }
@@ -197,7 +204,7 @@ impl Trail {
 
     /// How many of them were thinking.
     pub(super) fn thinking(&self) -> u64 {
-        self.thinking.ids() as u64
+        self.thinking.ids()
     }
 
     /// Whether every piece of output came with its ids. There are none where a leg goes on from before the first of them.
@@ -208,6 +215,11 @@ impl Trail {
     /// How many ids the prompt has, where they were listed.
     pub(super) fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
+    }
+
+    /// Whether there are more of them than are kept.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
     }
 
     /// All ids, if they are all there.

@@ -400,6 +400,26 @@ fn an_engine_that_does_not_answer_is_a_failed_try() {
 }
 
 #[test]
+fn where_nobody_answers_at_all_a_plan_that_need_not_ask_is_the_last_try() {
+    for hangs in [false, true] {
+        let mut bench = exact_bench(REQUEST);
+        bench.send(&[&opening("1", PROMPT), &said("1", "The", "[30]")]);
+        bench.cut();
+        for _ in 0..3 {
+            assert_eq!(bench.questions().len(), 1);
+            match hangs {
+                true => bench.wait(5 * S),
+                false => bench.answer(Err(Refusal::Status { status: 503, body: String::new() })),
+            }
+            bench.wait(S); // the pause before the third try
+        }
+        let start = bench.next_leg();
+        assert_eq!((start.attempt, start.plan), (3, "chat-continue"));
+        assert!(!bench.notes().iter().any(|note| matches!(note, Note::PlanRefused { .. })));
+    }
+}
+
+#[test]
 fn where_it_does_not_apply_the_next_plan_is_taken() {
     let settings = Settings::default();
     let old = Abilities { version: Some(Version::new(0, 27, 1)), ..Abilities::default() };

@@ -88,7 +88,7 @@ fn an_attempt_that_fails_is_repeated_within_its_own_limit() {
         bench.refuse(503);
     }
     assert!(bench.starts().is_empty());
-    assert_eq!(bench.reason(), "refused");
+    assert_eq!(bench.reason(), "reset", "the first failure, whose consequences the others are");
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn a_stop_at_once_is_never_believed_where_the_answer_has_not_begun() {
         early.next_leg();
         early.send(&[&finish("2", "stop")]);
     }
-    assert_eq!(early.reason(), "empty_stop");
+    assert_eq!(early.reason(), "reset", "the first failure, whose consequences the others are");
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_continuation_that_only_begins_anew_ends_as_incomplete() {
         bench.send(&[&role("2"), &text("2", LONG)]);
     }
     assert_eq!(bench.log.events, [role("1"), text("1", LONG)]);
-    assert_eq!(bench.reason(), "restarted");
+    assert_eq!(bench.reason(), "reset", "the first failure, whose consequences the others are");
 }
 
 #[test]

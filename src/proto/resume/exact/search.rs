@@ -65,14 +65,14 @@ enum Mark {
 
 /// How much of the delivered texts some ids are, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Covered {
-    reasoning: usize,
-    content: usize,
+pub(super) struct Covered {
+    pub(super) reasoning: usize,
+    pub(super) content: usize,
 }
 
 /// How the text of some ids relates to the delivered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fit {
+pub(super) enum Fit {
     /// It is a beginning of it, or all of it.
     Covers(Covered),
     /// It goes on behind its end, or stops inside a character.
@@ -176,7 +176,7 @@ impl Search {
 }
 
 /// Holds the text of some ids, control marks and all, against the delivered texts.
-fn fit(text: &str, reasoning: &str, content: &str, marks: Option<&Marks>) -> Fit {
+pub(super) fn fit(text: &str, reasoning: &str, content: &str, marks: Option<&Marks>) -> Fit {
     if text.ends_with(char::REPLACEMENT_CHARACTER) {
         return Fit::Exceeds;
     }

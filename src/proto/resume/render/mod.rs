@@ -132,20 +132,6 @@ pub enum Broken {
     Unasked,
 }
 
-impl Broken {
-    /// For logs and metrics.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Status { .. } => "render_refused",
-            Self::Malformed { .. } => "render_malformed",
-            Self::TooLong(_) => "too_long",
-            Self::Differs => "text_differs",
-            Self::Refused(refused) => refused.code(),
-            Self::Unasked => "fault",
-        }
-    }
-}
-
 /// What the machine needs next.
 #[derive(Debug, PartialEq)]
 pub enum Need {
@@ -360,7 +346,7 @@ impl Rendering {
             (Step::Tail, _) => wire::detokenize(model, &tail(&self.prompt, TAIL)),
             (Step::Words, _) => wire::tokenize(model, self.words.last().map_or("", String::as_str)),
             (Step::Seam, _) => self.derender(&self.answer, None, &TokenIds::new(), &[]),
-            (Step::Generate, Some(rendered)) => rendered.generate(&self.prompt, &self.answer, self.seen.answering()),
+            (Step::Generate, Some(rendered)) => rendered.generate(&self.prompt, &self.answer),
             (Step::Batch, _) => {
                 let stop_is_text = self.rendered.as_ref().is_some_and(|rendered| rendered.stop_is_text);
                 let (ids, finish) = match &self.batch {

@@ -89,11 +89,6 @@ impl Seen {
         self.texts_are_caught_up() && self.calls.is_empty()
     }
 
-    /// Whether the answer has begun for the client.
-    pub(super) fn answering(&self) -> bool {
-        self.answering
-    }
-
     /// Whether all text that the client has was derendered again. (Arguments may follow: some parsers name a call first and bring
     /// what it has of arguments with the next token.)
     pub(super) fn texts_are_caught_up(&self) -> bool {

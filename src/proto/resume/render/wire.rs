@@ -54,14 +54,13 @@ impl Rendered {
         self.max_tokens.is_some_and(|limit| limit <= answer as u64)
     }
 
-    /// The body of `/inference/v1/generate` for what follows `answer`: as rendered, less the tokens that are there. `answering`:
-    /// thinking is over, and its budget no longer matters.
-    pub(super) fn generate(&self, prompt: &TokenIds, answer: &TokenIds, answering: bool) -> String {
+    /// The body of `/inference/v1/generate` for what follows `answer`: as rendered, less the tokens that are there. The
+    /// budget of thinking stays: vLLM counts the thinking that it finds in the prompt (0.32, v1/sample/thinking_budget_state.py).
+    pub(super) fn generate(&self, prompt: &TokenIds, answer: &TokenIds) -> String {
         let mut body = Object::parse(&self.text).unwrap_or_default().into_owned();
         let mut sampling = body.get("sampling_params").and_then(|params| Object::parse(params.get()).ok());
         if let Some(sampling) = &mut sampling {
-            let thinking = (!answering).then_some("thinking_token_budget");
-            for key in ["max_tokens", "min_tokens"].into_iter().chain(thinking) {
+            for key in ["max_tokens", "min_tokens"] {
                 if let Some(limit) = sampling.get(key).and_then(json::whole_number) {
                     sampling.set(key, json::raw(&limit.saturating_sub(answer.len() as u64)));
                 }
