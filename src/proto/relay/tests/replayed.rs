@@ -173,3 +173,31 @@ fn a_replay_is_made_only_where_it_is_named() {
     assert_eq!(bench.starts(), []);
     assert!(matches!(bench.log.seal, Some(Seal::Incomplete { .. })));
 }
+
+#[test]
+fn a_prefix_that_is_refused_is_remembered_unless_it_was_this_ones_length() {
+    let words = r#"{"error":{"message":"maximum context length is 8192 tokens","type":"BadRequestError","code":400}}"#;
+    let refused = |body: &str| Refusal::Status { status: 400, body: body.to_owned() };
+    for (refusal, event, remembered) in [
+        (Some(refused("no such role")), None, true),
+        (Some(refused(words)), None, false),
+        (None, Some(words), false),
+        (None, Some(r#"{"error":{"message":"the last message must be a user's","code":400}}"#), true),
+    ] {
+        let mut bench = cut("mistral", &[PlanKind::Prefix], "content", ANSWER);
+        assert_eq!(bench.next_leg_unopened().plan, "prefix");
+        match (refusal, event) {
+            (Some(refusal), _) => {
+                bench.relay.handle_refused(bench.now, refusal, &mut bench.log);
+                bench.act();
+            }
+            (None, event) => {
+                bench.opened();
+                bench.send(&[event.unwrap_or_default()]);
+            }
+        }
+        let barred = bench.actions.contains(&Action::Note(Note::PlanRefused { kind: PlanKind::Prefix }));
+        assert_eq!(barred, remembered, "{event:?}");
+        assert_eq!(bench.reason(), "reset", "what the client hears of is why the answer was cut");
+    }
+}
