@@ -14,6 +14,8 @@ pub struct Answer {
     pub content: String,
     /// Name and arguments of each call.
     pub calls: Vec<(String, String)>,
+    /// How often each call was given an id, which is to be once.
+    pub call_ids: Vec<usize>,
     pub finish: Vec<String>,
     pub usage: Vec<Value>,
     pub ids: Vec<String>,
@@ -27,13 +29,18 @@ pub struct Answer {
 
 /// Asks and reads to the end.
 pub async fn ask(url: &str, body: &Value) -> Answer {
+    Answer::read(&post(url, body).await)
+}
+
+/// The whole body of an answer.
+pub async fn post(url: &str, body: &Value) -> String {
     let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
     let answer = client.post(url).header("content-type", "application/json").body(body.to_string()).send().await;
     let answer = answer.expect("somebody answers");
     let status = answer.status();
     let text = answer.text().await.expect("the body comes to its end");
     assert!(status.is_success(), "{status}: {text}");
-    Answer::read(&text)
+    text
 }
 
 impl Answer {
@@ -69,6 +76,8 @@ impl Answer {
         for part in delta["tool_calls"].as_array().into_iter().flatten() {
             let at = usize::try_from(part["index"].as_u64().unwrap_or_default()).expect("a small number");
             self.calls.resize(self.calls.len().max(at + 1), Default::default());
+            self.call_ids.resize(self.calls.len(), 0);
+            self.call_ids[at] += usize::from(part["id"].is_string());
             self.calls[at].0.push_str(part["function"]["name"].as_str().unwrap_or_default());
             self.calls[at].1.push_str(part["function"]["arguments"].as_str().unwrap_or_default());
         }
@@ -80,6 +89,13 @@ impl Answer {
         let tokens =
             self.usage.last().and_then(|usage| usage["completion_tokens"].as_u64()).expect("the answer has usage");
         usize::try_from(tokens).expect("a small number")
+    }
+
+    /// How many of them were thinking, by the server's count.
+    pub fn thought(&self) -> usize {
+        let tokens =
+            self.usage.last().and_then(|usage| usage["completion_tokens_details"]["reasoning_tokens"].as_u64());
+        usize::try_from(tokens.expect("the answer has thinking")).expect("a small number")
     }
 
     /// What is not as in an answer that nothing happened to; nothing if all is well.
@@ -94,6 +110,7 @@ impl Answer {
         same("reasoning", json!(apart(&self.reasoning, &uncut.reasoning)), Value::Null);
         same("content", json!(apart(&self.content, &uncut.content)), Value::Null);
         same("calls", json!(self.calls), json!(uncut.calls));
+        same("ids of calls", json!(self.call_ids), json!(uncut.call_ids));
         same("finish", json!(self.finish), json!(uncut.finish));
         same("usage", usage.of(self), usage.of(uncut));
         same("ids", json!(self.ids.len()), json!(1));
@@ -112,11 +129,16 @@ pub enum Usage {
     /// All but the count of reasoning tokens. vLLM counts a token as reasoning if its event has text, so with withheld text
     /// (stop strings, parts of characters) the number depends on how tokens were put into events (measured, 0.32).
     WithoutReasoning,
+    /// Nothing but that it comes once. A word that was cut inside is other tokens when it is read again.
+    Without,
 }
 
 impl Usage {
     fn of(self, answer: &Answer) -> Value {
         let mut usage = json!(answer.usage);
+        if let Usage::Without = self {
+            return json!(answer.usage.len());
+        }
         if let Usage::WithoutReasoning = self {
             for usage in usage.as_array_mut().into_iter().flatten() {
                 usage.as_object_mut().expect("usage is an object").remove("completion_tokens_details");

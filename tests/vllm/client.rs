@@ -7,12 +7,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 
 use crate::relay::{Cut, End};
 use crate::rig::{Question, Rig};
-use crate::server::{Model, pair};
-use crate::sweeps::{by_ids, step};
+use crate::server::{Model, Process, own_pair, pair};
+use crate::sweep::{by_ids, step};
 
 /// What the client's package reads from a server or from Baton.
 async fn read(address: SocketAddr, question: &Question) -> Value {
@@ -73,4 +74,22 @@ async fn the_openai_package_reads_every_cut_answer_as_one_that_was_not() {
         .map(|(name, answer, legs)| format!("{name}: {} {legs:?}", differing(&answer, &uncut)))
         .collect();
     assert!(bad.is_empty(), "{} answers differ:\n{}", bad.len(), bad.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn the_openai_package_does_not_see_that_a_server_was_killed() {
+    let mut pair = own_pair(Model::Memo).await;
+    let pair = pair.as_mut().expect("a pair");
+    let question = Question::chat("Tell me a story.", json!({}));
+    let uncut = without_ids(read(pair.addresses[0], &question).await);
+    let (said, mut heard) = unbounded_channel();
+    let rig = Rig::start(pair.addresses, [Cut { after: 50, end: End::Tell(said) }]).await;
+    let (answer, server) = tokio::join!(read(rig.address, &question), async {
+        let (server, _) = heard.recv().await.expect("the leg comes to that token");
+        pair.server(server).signal(Process::Api, "KILL");
+        server
+    });
+    pair.restart(server).await;
+    assert_eq!((without_ids(answer), by_ids(&rig.script.legs()), rig.script.legs().len()), (uncut, None, 2));
 }

@@ -7,7 +7,7 @@ use crate::answer::{Answer, Usage};
 use crate::relay::{Cut, End, Leg};
 use crate::rig::{Question, Rig};
 use crate::server::{Model, Pair, Process, own_pair};
-use crate::sweeps::by_ids;
+use crate::sweep::by_ids;
 
 /// Tells the story and, when the server that tells it has come to a token, does something to it. Says which server that was.
 async fn tell(
@@ -80,8 +80,7 @@ async fn survives(deed: Deed) {
     let pair = pair.as_mut().expect("a pair");
     let story = Question::chat("Tell me a story.", json!({}));
     let uncut = story.uncut(pair).await;
-    let thought = uncut.usage[0]["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a number");
-    let thought = usize::try_from(thought).expect("a small number");
+    let thought = uncut.thought();
     let mut faults = Vec::new();
     for (place, after) in [("in thinking", thought / 2), ("at the step", thought), ("in the answer", thought + 60)] {
         let (server, answer, legs) =

@@ -17,7 +17,9 @@
 mod answer;
 mod client;
 mod ends;
+mod plans;
 mod relay;
 mod rig;
 mod server;
+mod sweep;
 mod sweeps;

@@ -35,6 +35,8 @@ pub struct Cut {
 /// What a server sent in one leg.
 #[derive(Debug, Clone)]
 pub struct Leg {
+    /// The endpoint that streamed it.
+    pub path: String,
     /// The data of its events.
     pub events: Vec<String>,
     /// Whether the relay ended it.
@@ -57,9 +59,9 @@ impl Script {
         self.legs.lock().expect("no panic under the lock").clone()
     }
 
-    fn begin(&self) -> Reading {
+    fn begin(&self, path: &str) -> Reading {
         let mut legs = self.legs.lock().expect("no panic under the lock");
-        legs.push(Leg { events: Vec::new(), cut: false });
+        legs.push(Leg { path: path.to_owned(), events: Vec::new(), cut: false });
         let cut = self.cuts.lock().expect("no panic under the lock").pop_front();
         Reading { leg: legs.len() - 1, tokens: 0, cut }
     }
@@ -94,7 +96,7 @@ impl Relay {
                 // A server that is gone refuses, and then the relay closes: to Baton both are a leg that brought nothing.
                 let Ok(upstream) = TcpStream::connect(target).await else { continue };
                 tokio::spawn(
-                    Connection { server, script: script.clone(), tail: Vec::new(), reading: None }
+                    Connection { server, script: script.clone(), path: String::new(), tail: Vec::new(), reading: None }
                         .carry(client, upstream),
                 );
             }
@@ -107,6 +109,8 @@ impl Relay {
 struct Connection {
     server: usize,
     script: Arc<Script>,
+    /// What was asked last.
+    path: String,
     /// What came of a head or an event that has not ended.
     tail: Vec<u8>,
     reading: Option<Reading>,
@@ -119,6 +123,7 @@ impl Connection {
             tokio::select! {
                 read = client.read(&mut asked) => {
                     let Ok(len @ 1..) = read else { return };
+                    self.asked(&asked[..len]);
                     if upstream.write_all(&asked[..len]).await.is_err() { return }
                 }
                 read = upstream.read(&mut answered) => {
@@ -128,6 +133,14 @@ impl Connection {
                     if let Some(end) = end { return finish(end, client, upstream, &answered[pass..len]).await }
                 }
             }
+        }
+    }
+
+    /// Baton sends a request when the answer to the last one is over, so a head is the first that is read of it.
+    fn asked(&mut self, bytes: &[u8]) {
+        if let Some(line) = bytes.strip_prefix(b"POST ") {
+            let path = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+            self.path = String::from_utf8_lossy(path).into_owned();
         }
     }
 
@@ -151,7 +164,7 @@ impl Connection {
     fn unit(&mut self, text: &str) -> Option<End> {
         if text.contains("HTTP/1.1 ") {
             let streams = text.contains("text/event-stream");
-            self.reading = streams.then(|| self.script.begin());
+            self.reading = streams.then(|| self.script.begin(&self.path));
             return None;
         }
         let data = text.split_once("data: ")?.1.trim_end();

@@ -33,13 +33,18 @@ impl Drop for Rig {
 impl Rig {
     /// Legs end by these cuts, in their order; later ones are left alone.
     pub async fn start(servers: [SocketAddr; 2], cuts: impl IntoIterator<Item = Cut>) -> Self {
+        Self::with(servers, cuts, "").await
+    }
+
+    /// The same with more of the route's `continuation`, each key with a comma before it.
+    pub async fn with(servers: [SocketAddr; 2], cuts: impl IntoIterator<Item = Cut>, more: &str) -> Self {
         let script = Script::new(cuts);
         let relays =
             [Relay::start(0, servers[0], script.clone()).await, Relay::start(1, servers[1], script.clone()).await];
         let endpoints = relays.each_ref().map(|relay| format!("http://{}", relay.address));
         let text = format!(
             "upstreams: [{{name: real, engine: vllm, family: qwen3.6, endpoints: {}}}]\n\
-             routes: [{{match: {{model: \"*\"}}, upstream: real, continuation: {{max_legs: 8}}, timeouts: {{idle: {IDLE}}}}}]\n",
+             routes: [{{match: {{model: \"*\"}}, upstream: real, continuation: {{max_legs: 8{more}}}, timeouts: {{idle: {IDLE}}}}}]\n",
             json!(endpoints),
         );
         let mut settings = config::load(&text, &|_| None).unwrap_or_else(|errors| panic!("{errors}"));
@@ -75,6 +80,13 @@ impl Question {
             "max_tokens": 900,
         });
         Question { path: "/v1/chat/completions", body }.with(more)
+    }
+
+    /// A text that is to go on, in the same way.
+    pub fn completion(prompt: &str, more: Value) -> Self {
+        let Question { mut body, .. } = Self::chat("", json!({"prompt": prompt}));
+        body.as_object_mut().expect("an object").remove("messages");
+        Question { path: "/v1/completions", body }.with(more)
     }
 
     pub fn with(mut self, more: Value) -> Self {

@@ -1,92 +1,14 @@
 //! A cut at every tenth token of an answer, by the relay, in the ways that a connection ends.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use crate::answer::{Answer, Usage};
-use crate::relay::{Cut, End, Leg};
+use crate::relay::{Cut, End};
 use crate::rig::{Question, Rig};
-use crate::server::{Model, Pair, pair};
+use crate::server::{Model, pair};
+use crate::sweep::{Sweep, by_ids};
 
-/// Answers at a time. The servers take eight each, and the machine has two cores.
-const AT_ONCE: usize = 4;
-
-/// Differing answers that are printed of a sweep.
-const SHOWN: usize = 12;
-
-/// Tokens between two cuts.
-pub fn step() -> usize {
-    let given = std::env::var("BATON_VLLM_STEP").ok();
-    given.map_or(10, |step| step.parse().expect("BATON_VLLM_STEP is a number"))
-}
-
-const ENDS: [End; 4] = [End::Reset, End::Close, End::Torn, End::Stall];
-
-/// Cuts the answer to `question` at every tenth token, in these ways in turn, and compares.
-async fn sweep(name: &str, pair: &Pair, question: Question, usage: Usage) -> Answer {
-    sweep_by(name, pair, question, usage, |number| vec![ENDS[number % ENDS.len()].clone()]).await
-}
-
-/// The same with these ways at each place, which are numbered from 0.
-async fn sweep_by(
-    name: &str,
-    pair: &Pair,
-    question: Question,
-    usage: Usage,
-    ends: impl Fn(usize) -> Vec<End>,
-) -> Answer {
-    let uncut = Arc::new(question.uncut(pair).await);
-    let question = Arc::new(question);
-    let (permits, mut cases) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
-    for (number, after) in (step()..uncut.tokens()).step_by(step()).enumerate() {
-        for end in ends(number) {
-            let (uncut, question, permits, servers) =
-                (uncut.clone(), question.clone(), permits.clone(), pair.addresses);
-            cases.spawn(async move {
-                let _permit = permits.acquire_owned().await.expect("it is never closed");
-                let name = format!("behind token {after}, {end:?}");
-                let rig = Rig::start(servers, [Cut { after, end }]).await;
-                let answer = rig.ask(&question).await;
-                let mut differences = answer.differences(&uncut, usage);
-                differences.extend(by_ids(&rig.script.legs()));
-                (after, name, differences)
-            });
-        }
-    }
-    let mut cases = cases.join_all().await;
-    cases.sort();
-    let count = cases.len();
-    let bad: Vec<_> = cases.into_iter().filter(|(.., differences)| !differences.is_empty()).collect();
-    println!("{name}: {count} cuts of {} tokens, {} answers differ", uncut.tokens(), bad.len());
-    let lines: Vec<String> =
-        bad.iter().take(SHOWN).map(|(_, name, differences)| format!("{name}: {}", differences.join("; "))).collect();
-    assert!(bad.is_empty(), "{} of {count} answers to {name} differ, first:\n{}", bad.len(), lines.join("\n"));
-    Arc::unwrap_or_clone(uncut)
-}
-
-/// What is wrong with the legs: there is no later one though the first had not finished, or one did not go on from token ids.
-pub fn by_ids(legs: &[Leg]) -> Option<String> {
-    // The event with that token may have been the one with the finish reason; what is missing then Baton writes itself.
-    let finished = |leg: &Leg| {
-        leg.events.iter().any(|event| event.contains("\"finish_reason\":\"") && !event.contains("\"abort\""))
-    };
-    let ids = |leg: &Leg| {
-        let first: Value = serde_json::from_str(leg.events.first()?).ok()?;
-        let ids = &first["prompt_token_ids"];
-        (ids.is_array() || first["choices"][0]["prompt_token_ids"].is_array()).then_some(())
-    };
-    match legs {
-        [leg] if finished(leg) => None,
-        [] | [_] => Some(format!("{} leg(s)", legs.len())),
-        [_, later @ ..] if later.iter().all(|leg| ids(leg).is_some()) => None,
-        _ => Some("a later leg did not go on from token ids".to_owned()),
-    }
-}
-
-fn no_thinking() -> Value {
+pub fn no_thinking() -> Value {
     json!({"chat_template_kwargs": {"enable_thinking": false}})
 }
 
@@ -96,12 +18,12 @@ async fn memo_tells_its_story_whole_wherever_it_is_cut() {
     let pair = pair(Model::Memo).await;
     let pair = pair.as_ref().expect("a pair");
     let story = Question::chat("Tell me a story.", json!({}));
-    let uncut = sweep_by("the story", pair, story.clone(), Usage::Whole, |_| ENDS.to_vec()).await;
+    let uncut = Sweep::of("the story", &story).every_end().run(pair).await;
     assert!(uncut.reasoning.starts_with("The user wants") && uncut.content.ends_with("The end."), "{uncut:?}");
-    sweep("the story without thinking", pair, story.clone().with(no_thinking()), Usage::Whole).await;
+    Sweep::of("the story without thinking", &story.clone().with(no_thinking())).run(pair).await;
     let continuous = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
-    sweep("the story with usage in every event", pair, story.clone().with(continuous), Usage::Whole).await;
-    sweep("the story, four tokens an event", pair, story.with(json!({"stream_interval": 4})), Usage::Whole).await;
+    Sweep::of("the story with usage in every event", &story.clone().with(continuous)).run(pair).await;
+    Sweep::of("the story, four tokens an event", &story.with(json!({"stream_interval": 4}))).run(pair).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,7 +31,7 @@ async fn memo_tells_its_story_whole_wherever_it_is_cut() {
 async fn memo_counts_to_the_end_wherever_it_is_cut() {
     let pair = pair(Model::Memo).await;
     let pair = pair.as_ref().expect("a pair");
-    let uncut = sweep("the count", pair, Question::chat("Please count to 150.", json!({})), Usage::Whole).await;
+    let uncut = Sweep::of("the count", &Question::chat("Please count to 150.", json!({}))).run(pair).await;
     assert!(uncut.content.ends_with("149, 150."), "{uncut:?}");
 }
 
@@ -121,14 +43,13 @@ async fn memo_loses_nothing_that_was_held_back() {
     let pair = pair.as_ref().expect("a pair");
     let story = Question::chat("Tell me a story.", json!({}));
     let stop = json!({"stop": ["a stop that never comes", "The end!"]});
-    sweep("the story with stop strings", pair, story.clone().with(stop), Usage::WithoutReasoning).await;
-    let stopped =
-        sweep("the stopped story", pair, story.clone().with(json!({"stop": ["broken"]})), Usage::WithoutReasoning)
-            .await;
+    Sweep::of("the story with stop strings", &story.clone().with(stop)).usage(Usage::WithoutReasoning).run(pair).await;
+    let stop = story.clone().with(json!({"stop": ["broken"]}));
+    let stopped = Sweep::of("the stopped story", &stop).usage(Usage::WithoutReasoning).run(pair).await;
     assert!(stopped.content.ends_with("spare lamp: "), "{stopped:?}");
     // 22438 is the token ` (<`, whose last character waits for the next token.
     let marks = json!({"logit_bias": {"22438": LIKING}, "max_tokens": 120, "ignore_eos": true});
-    let marks = sweep("text full of <", pair, story.with(marks), Usage::WithoutReasoning).await;
+    let marks = Sweep::of("text full of <", &story.with(marks)).usage(Usage::WithoutReasoning).run(pair).await;
     assert!(marks.reasoning.matches(" (<").count() > 5, "{marks:?}");
 }
 
@@ -198,9 +119,9 @@ async fn rand_goes_on_wherever_it_is_cut() {
     let pair = pair(Model::Rand).await;
     let pair = pair.as_ref().expect("a pair");
     let words = Question::chat("Tell me a story.", json!({"max_tokens": 200}));
-    let uncut = sweep("random words", pair, words.clone(), Usage::Whole).await;
+    let uncut = Sweep::of("random words", &words).run(pair).await;
     assert_eq!((uncut.tokens(), uncut.finish.as_slice()), (200, ["length".to_owned()].as_slice()));
-    sweep("random words without thinking", pair, words.with(no_thinking()), Usage::Whole).await;
+    Sweep::of("random words without thinking", &words.with(no_thinking())).run(pair).await;
 }
 
 /// Many scripts and parts of characters.
@@ -210,6 +131,6 @@ async fn any_goes_on_wherever_it_is_cut() {
     let pair = pair(Model::Any).await;
     let pair = pair.as_ref().expect("a pair");
     let tokens = Question::chat("Tell me a story.", json!({"max_tokens": 200}));
-    sweep("random tokens", pair, tokens.clone(), Usage::WithoutReasoning).await;
-    sweep("random tokens without thinking", pair, tokens.with(no_thinking()), Usage::Whole).await;
+    Sweep::of("random tokens", &tokens).usage(Usage::WithoutReasoning).run(pair).await;
+    Sweep::of("random tokens without thinking", &tokens.with(no_thinking())).run(pair).await;
 }

@@ -1,0 +1,142 @@
+//! What goes on by other ways than a chat's own endpoint, or from something else than a chat's text.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Usage, post};
+use crate::relay::{Cut, Leg};
+use crate::rig::{Question, Rig};
+use crate::server::{Model, Pair, pair};
+use crate::sweep::{ENDS, Sweep, Way, by, by_ids};
+use crate::sweeps::no_thinking;
+
+/// What the chat template makes of the question for a story, which the model knows by heart as ids.
+const PROMPT: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n";
+
+/// The ids of the question for the weather, without the tools that the template would add: the model does not know them with those.
+const WEATHER: [u32; 16] =
+    [151_644, 872, 198, 3838, 374, 279, 9104, 304, 12095, 30, 151_645, 198, 151_644, 77091, 198, 151_667];
+
+/// What `/v1/completions` streams, by ids and, where a route wants that, by text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_completes_a_prompt_wherever_it_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let story = Question::completion(PROMPT, json!({}));
+    let uncut = Sweep::of("a completion", &story).every_end().run(pair).await;
+    assert!(uncut.content.starts_with("The user wants") && uncut.content.ends_with("The end."), "{uncut:?}");
+    let stop = story.clone().with(json!({"stop": ["a stop that never comes", "broken"]}));
+    let stopped = Sweep::of("a stopped completion", &stop).run(pair).await;
+    assert!(stopped.content.ends_with("spare lamp: "), "{stopped:?}");
+    let by_text = Sweep::of("a completion from text", &story).route(", plan: chat-continue", from_text);
+    by_text.usage(Usage::Without).run(pair).await;
+}
+
+/// A tool call, cut behind each of its tokens: before its name it is generated again, behind it the scale-out endpoints go on inside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_calls_its_tool_once_wherever_it_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let call = weather(&[271, 151_668, 271]).with(no_thinking());
+    let uncut = Sweep::of("a tool call", &call).every_token().every_end().route("", by_name).run(pair).await;
+    let called = ("get_weather".to_owned(), r#"{"city": "Paris", "unit": "celsius"}"#.to_owned());
+    assert_eq!((&uncut.calls, &uncut.finish), (&vec![called], &vec!["tool_calls".to_owned()]));
+    Sweep::of("a tool call, at once", &call).every_token().route(", buffer_tool_calls: true", by_ids).run(pair).await;
+    Sweep::of("a tool call behind thinking", &weather(&[198])).every_token().route("", by_name).run(pair).await;
+}
+
+/// From text, where a route wants it so: the answer. Thinking cannot be gone on with by this family's template.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_tells_its_story_from_text_wherever_its_answer_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let story = Question::chat("Tell me a story.", json!({}));
+    let thought = story.uncut(pair).await.thought();
+    let by_text =
+        |name, story: &Question| Sweep::of(name, story).route(", plan: chat-continue", from_text).usage(Usage::Without);
+    by_text("the answer to the story, from text", &story).from(thought + 10).run(pair).await;
+    by_text("the story without thinking, from text", &story.with(no_thinking())).from(10).run(pair).await;
+}
+
+/// Sampled answers go on otherwise than they would have, so each is compared with the ids that were generated for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_samples_an_answer_whole_wherever_it_is_cut() {
+    sampled(Model::Memo, json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn rand_samples_an_answer_whole_wherever_it_is_cut() {
+    sampled(Model::Rand, json!({"max_tokens": 120})).await;
+}
+
+async fn sampled(model: Model, more: Value) {
+    let pair = pair(model).await;
+    let pair = pair.as_ref().expect("a pair");
+    let question = Question::chat("Tell me a story.", json!({"temperature": 0.8, "seed": 11})).with(more);
+    let mut faults = Vec::new();
+    for (number, after) in (5..110).step_by(15).enumerate() {
+        let cut = Cut { after, end: ENDS[number % ENDS.len()].clone() };
+        let rig = Rig::start(pair.addresses, [cut]).await;
+        let answer = rig.ask(&question).await;
+        let legs = rig.script.legs();
+        faults.extend(by_ids(&legs).map(|fault| format!("behind token {after}: {fault}")));
+        let (ids, text) = generated(pair, &legs).await;
+        let whole = (answer.error.clone(), answer.done, answer.finish.len(), answer.ids.len(), answer.tokens());
+        if whole != (None, true, 1, 1, ids) || !as_text(&answer).contains(&text) {
+            faults.push(format!("behind token {after}: {whole:?}, {ids} tokens\n{answer:?}\n{text}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// How many tokens the answer has that these legs make up, and what they are as text.
+async fn generated(pair: &Pair, legs: &[Leg]) -> (usize, String) {
+    let events = |leg: &Leg| leg.events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let (first, last): (Vec<Value>, Vec<Value>) = (events(&legs[0]), events(legs.last().expect("a leg")));
+    let list = |ids: &Value| ids.as_array().cloned().unwrap_or_default();
+    let mut ids = list(&last[0]["prompt_token_ids"]);
+    ids.drain(..list(&first[0]["prompt_token_ids"]).len());
+    ids.extend(last.iter().flat_map(|event| list(&event["choices"][0]["token_ids"])));
+    let text = detokenize(pair.addresses[1], &ids).await;
+    (ids.len(), text)
+}
+
+async fn detokenize(address: SocketAddr, ids: &[Value]) -> String {
+    let body = json!({"model": "tiny", "tokens": ids});
+    let answer: Value =
+        serde_json::from_str(&post(&format!("http://{address}/detokenize"), &body).await).expect("JSON");
+    answer["prompt"].as_str().expect("a text").to_owned()
+}
+
+/// The text as the model wrote it, with thinking ended or not, and with an end of its turn or not.
+fn as_text(answer: &Answer) -> [String; 2] {
+    let mark = if answer.content.is_empty() { "" } else { "</think>" };
+    let text = format!("{}{mark}{}", answer.reasoning, answer.content);
+    [format!("{text}<|im_end|>"), text]
+}
+
+fn weather(rest: &[u32]) -> Question {
+    let ids: Vec<u32> = WEATHER.iter().chain(rest).copied().collect();
+    let text = json!({"type": "string"});
+    let parameters = json!({"type": "object", "properties": {"city": text, "unit": text}});
+    let tools = json!([{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]);
+    let more = json!({"tools": tools, "kv_transfer_params": {"prompt_token_ids": ids}, "max_tokens": 200});
+    Question::chat("What is the weather in Paris?", more)
+}
+
+/// What is wrong with the legs of a tool call: a call that has been named is gone on with, another one begun again.
+fn by_name(legs: &[Leg]) -> Option<String> {
+    let named = |event: &String| event.contains(r#""function":{"name""#);
+    let shown = legs.first().is_some_and(|leg| leg.events.iter().any(named));
+    by(if shown { Way::RenderGenerate } else { Way::TokenExact }, legs)
+}
+
+fn from_text(legs: &[Leg]) -> Option<String> {
+    by(Way::Text, legs)
+}
