@@ -2,7 +2,7 @@
 
 mod support;
 
-use baton::mock::{Config, Echo, Running, Stop};
+use baton::mock::{Config, Echo, Leg, Running, Stop};
 use serde_json::{Value, json};
 
 use support::{Answer, Rig, Setup, client, engines, request, within};
@@ -282,25 +282,57 @@ async fn a_call_that_nobody_has_seen_is_generated_again() {
 }
 
 #[tokio::test]
-async fn ids_that_an_engine_does_not_repeat_are_tried_once_and_then_remembered() {
+async fn ids_that_no_engine_repeats_are_tried_by_three_streams_and_then_by_none() {
     let rig = rig("leg1 rst@12", "", |config| config.echo = Echo::Missing).await;
     let body = request();
-    let (got, wanted) = (rig.ask(&body).await, rig.uncut(&body));
-    got.assert_whole(&wanted);
-    let plans = |rig: &Rig| rig.continuations().iter().map(is_by_ids).collect::<Vec<_>>();
-    let mut first = plans(&rig);
-    first.sort_unstable();
-    assert_eq!(first, [false, true], "by ids, and then from text");
-    let refused = r#"baton_plans_barred_total{plan="token-exact",upstream="mock"} 1"#;
-    let metrics = rig.metrics().await;
-    assert!(metrics.contains(refused), "{metrics}");
+    let wanted = rig.uncut(&body);
+    let barred = r#"baton_plans_barred_total{plan="token-exact",upstream="mock"} 1"#;
+    for stream in 1..=4 {
+        let got = rig.ask(&body).await;
+        got.assert_whole(&wanted);
+        assert!(!got.body.contains("ids\":["), "{}", got.body);
+        let continuations = rig.continuations();
+        let by_ids = continuations.iter().filter(|body| is_by_ids(body)).count();
+        assert_eq!((by_ids, continuations.len() - by_ids), (stream.min(3), stream), "by ids, and then from text");
+        assert_eq!(rig.metrics().await.contains(barred), stream >= 3, "stream {stream}");
+    }
+    let asked = rig.asked();
+    let firsts = asked.iter().filter(|seen| seen.leg == Leg::First);
+    assert_eq!(
+        firsts.filter(|seen| seen.body.contains("return_token_ids")).count(),
+        3,
+        "the fourth's are not asked for"
+    );
+}
 
-    rig.ask(&body).await.assert_whole(&wanted);
-    let mut second = plans(&rig);
-    second.sort_unstable();
-    assert_eq!(second, [false, false, true], "not by ids again");
-    assert!(rig.metrics().await.contains(refused));
-    assert!(!got.body.contains("ids\":["), "{}", got.body);
+/// One engine, and Baton before it.
+async fn alone(faults: &str) -> Rig {
+    let mut setup = Setup::new(faults);
+    setup.engines.truncate(1);
+    setup.start().await
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_field_for_ids_gets_the_clients_own_request() {
+    let rig = alone("#1 status:400").await;
+    let body = request();
+    rig.ask(&body).await.assert_whole(&rig.uncut(&body));
+    let asked: Vec<String> = rig.asked().into_iter().map(|seen| seen.body).collect();
+    let own = body.to_string();
+    assert_eq!(asked, [format!(r#"{},"return_token_ids":true}}"#, &own[..own.len() - 1]), own]);
+}
+
+#[tokio::test]
+async fn what_the_client_hears_of_a_bad_request_is_about_its_own() {
+    let rig = alone("#1 status:400,#2 status:422,#4 status:400").await;
+    let body = request();
+    assert_eq!(rig.ask(&body).await.status, 422);
+    let asks_for_ids = |rig: &Rig| rig.asked().iter().map(|seen| seen.body.contains("ids")).collect::<Vec<_>>();
+    assert_eq!(asks_for_ids(&rig), [true, false]);
+    rig.ask(&body).await.assert_whole(&rig.uncut(&body));
+    // The engine is known to take the field now: a refusal is of something else.
+    assert_eq!(rig.ask(&body).await.status, 400);
+    assert_eq!(asks_for_ids(&rig), [true, false, true, true]);
 }
 
 #[tokio::test]

@@ -94,31 +94,47 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
     let (engine, _) = Engine::named(gateway.cluster(route.upstream).engine());
-    let continued = request.as_ref().filter(|_| asks_for_ids(route));
+    let first = gateway.cluster(route.upstream);
+    let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
     let listing = continued.and_then(|request| resume::first(request, &engine, &policy.resume));
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
     let reserved = listing.as_ref().and_then(|_| gateway.store().create().ok());
     let hides_ids = reserved.is_some();
+    let own = hides_ids.then(|| body.clone());
     let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
-    let chat = Chat { began, client, head, body, request, hides_ids, policy, choices, route };
-    let leg = match first_leg(gateway, session, &chat).await? {
+    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, route };
+    let mut opened = first_leg(gateway, session, &chat).await?;
+    if let Some(own) = own
+        && first.may_refuse_ids()
+        && opened.as_ref().is_ok_and(refuses_request)
+    {
+        // What the client hears of a request that is refused has to be about its own.
+        drop(opened);
+        (chat.body, chat.hides_ids) = (own, false);
+        opened = first_leg(gateway, session, &chat).await?;
+        if opened.as_ref().is_ok_and(|leg| is_event_stream(leg.response())) {
+            first.plan_refused(PlanKind::TokenExact);
+        }
+    }
+    let leg = match opened {
         Ok(leg) => leg,
         Err(error) => {
-            let upstream = gateway.cluster(route.upstream).name();
             warn!("a request got no answer: {error}");
-            return refuse(session, &Fault::of_leg(&error, upstream)).await;
+            return refuse(session, &Fault::of_leg(&error, first.name())).await;
         }
     };
     if !is_event_stream(leg.response()) {
         drop((chat.body, reserved));
         return opaque::pass(session, leg, client, None).await.map(|()| Served::Whole);
     }
+    if chat.hides_ids {
+        first.ids_taken();
+    }
     match reserved.map_or_else(|| gateway.store().create(), Ok) {
         Ok(writer) => carry(gateway, session, chat, leg, writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
-            let upstream = gateway.cluster(route.upstream).name();
-            let follower = Follower::of(leg.response(), route.max_event, chat.choices, upstream, gateway.metrics());
+            let follower = Follower::of(leg.response(), route.max_event, chat.choices, first.name(), gateway.metrics());
             opaque::pass(session, leg, client, follower).await.map(|()| Served::Whole)
         }
     }
@@ -263,8 +279,17 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
     Ok(header)
 }
 
-/// Whether leg 1 is changed to ask for token ids: only where a continuation would use them.
-fn asks_for_ids(route: &Route) -> bool {
+/// Whether an engine has found something wrong with a request itself.
+fn refuses_request(leg: &Leg) -> bool {
+    matches!(leg.response().status.as_u16(), 400 | 422)
+}
+
+/// Whether leg 1, on `first`, is changed to ask for token ids: only where a continuation would use them, and not of a server that
+/// was found to refuse that.
+fn asks_for_ids(route: &Route, first: &Cluster) -> bool {
+    if first.barred().contains(PlanKind::TokenExact) {
+        return false;
+    }
     let plans = route.continuation.plans;
     let by_ids = plans.contains(PlanKind::TokenExact) || plans.contains(PlanKind::RenderGenerate);
     route.continuation.mode == settings::Mode::On && by_ids

@@ -225,7 +225,7 @@ impl Driver {
                 address.into_iter().for_each(|address| cluster.suspect(address));
                 self.failed.extend(address);
             }
-            Note::PlanRefused { kind } => cluster.plan_refused(*kind),
+            Note::PlanRefused { kind } if cluster.plan_refused(*kind) => self.report.plan_barred(*kind),
             Note::Continued { plan, .. } => {
                 if let Some(kind) = PlanKind::named(plan) {
                     cluster.plan_worked(kind);

@@ -9,6 +9,7 @@ use super::id::StreamId;
 use super::source::Source;
 use crate::proto::record::Seal;
 use crate::proto::relay::{LegStart, Note, Relay};
+use crate::proto::resume::PlanKind;
 use crate::telemetry::events::{Event, Line};
 use crate::telemetry::metrics::{Continuation, InFlight, Metrics, Outcome};
 use crate::upstream::{Endpoint, Leg};
@@ -101,6 +102,11 @@ impl Report {
         }
     }
 
+    /// The upstream that continues is not asked by this kind of plan any more, for a while.
+    pub(super) fn plan_barred(&self, kind: PlanKind) {
+        self.metrics.plan_barred(&self.next_upstream, kind.name());
+    }
+
     /// The relay tells something; `events` is how many data events have been passed on so far.
     pub(super) fn note(&mut self, note: &Note, relay: &Relay, events: u64) {
         self.events = events;
@@ -125,10 +131,7 @@ impl Report {
                 self.metrics.continuation(plan, Continuation::Observed);
                 Event::Observed { reason: cause, plan }
             }
-            Note::PlanRefused { kind } => {
-                self.metrics.plan_barred(&self.next_upstream, kind.name());
-                Event::PlanRefused { plan: kind.name() }
-            }
+            Note::PlanRefused { kind } => Event::PlanRefused { plan: kind.name() },
             Note::NotContinued { why } => {
                 self.metrics.plan_refused(why);
                 Event::Refused { reason: why }

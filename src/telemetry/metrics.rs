@@ -305,7 +305,7 @@ impl Legs {
             ),
             barred: make.counters(
                 "baton_plans_barred_total",
-                "Refusals of a way to continue, by engines, each remembered for a while.",
+                "Ways to continue barred for a while, after engines had refused them to several streams.",
                 &["upstream", "plan"],
             ),
             connect_failures: make.counters(

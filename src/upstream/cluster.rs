@@ -172,6 +172,8 @@ pub struct Cluster {
     turn: AtomicUsize,
     /// The ways to continue that its engines have refused.
     refusals: Refusals,
+    /// An engine has answered a request that asked for token ids.
+    lists_ids: AtomicBool,
     /// Wakes [`abilities::watch`].
     suspicion: Notify,
     /// The version that a certificate was made for.
@@ -195,6 +197,7 @@ impl Cluster {
             by_name,
             turn: AtomicUsize::new(0),
             refusals: Refusals::new(),
+            lists_ids: AtomicBool::new(false),
             suspicion: Notify::new(),
             certified: upstream.certificate.as_ref().and_then(Certificate::version),
             said_uncertified: AtomicBool::new(false),
@@ -258,9 +261,10 @@ impl Cluster {
         self.suspicion.notified().await;
     }
 
-    /// Its engines have refused to continue by this kind of plan: it is barred for ten minutes, or until it has worked.
-    pub fn plan_refused(&self, kind: PlanKind) {
-        self.refusals.refused(kind);
+    /// Its engines have refused to continue one stream by this kind of plan. Several that were refused bar it for ten minutes, or
+    /// until it has worked. Whether this one has barred it.
+    pub fn plan_refused(&self, kind: PlanKind) -> bool {
+        self.refusals.refused(kind)
     }
 
     /// A continuation by this kind of plan was accepted.
@@ -268,8 +272,8 @@ impl Cluster {
         self.refusals.worked(kind);
     }
 
-    /// The kinds that have been refused, and have neither worked since nor become due to be tried again. Cheap enough for every
-    /// stream.
+    /// The kinds that have been refused to several streams, and have neither worked since nor become due to be tried again. Cheap
+    /// enough for every stream.
     pub fn barred(&self) -> PlanSet {
         self.refusals.barred()
     }
@@ -280,9 +284,21 @@ impl Cluster {
         (!self.said_uncertified.swap(true, Ordering::Relaxed)).then_some((found, certified))
     }
 
-    /// An engine was replaced: what another one has refused says nothing of it.
+    /// A stream was opened by a request that asked for token ids.
+    pub fn ids_taken(&self) {
+        self.lists_ids.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a refusal may be of the field that asks for token ids: a server with strict rules may not know it, and none has taken
+    /// it yet.
+    pub fn may_refuse_ids(&self) -> bool {
+        !self.lists_ids.load(Ordering::Relaxed)
+    }
+
+    /// An engine was replaced: what another one has refused or taken says nothing of it.
     pub(super) fn forget_refusals(&self) {
         self.refusals.forget();
+        self.lists_ids.store(false, Ordering::Relaxed);
     }
 
     /// Chooses an endpoint that is not in `avoid` and counts a stream on it. `connect` bounds the opening of a connection.

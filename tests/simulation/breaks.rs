@@ -40,7 +40,7 @@ pub const BREAKS: [Break; 11] = [
 pub const MAX_EVENT: usize = 4_000;
 
 /// Longer than that, also where an event may be longer because it lists a prompt's ids.
-const TOO_LONG: usize = 100_000;
+const TOO_LONG: usize = 2_000_000;
 
 pub const GARBAGE: &str = "\u{fffd}{not json";
 

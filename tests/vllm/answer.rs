@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Longer than any answer takes, with its stalls.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A streamed answer of a chat or a completion.
 #[derive(Debug, Default, Clone)]
@@ -32,13 +32,16 @@ pub async fn ask(url: &str, body: &Value) -> Answer {
     Answer::read(&post(url, body).await)
 }
 
-/// The whole body of an answer.
+/// The body of an answer, whole or as much of it as comes in time.
 pub async fn post(url: &str, body: &Value) -> String {
     let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
     let answer = client.post(url).header("content-type", "application/json").body(body.to_string()).send().await;
-    let answer = answer.expect("somebody answers");
-    let status = answer.status();
-    let text = answer.text().await.expect("the body comes to its end");
+    let mut answer = answer.expect("somebody answers");
+    let (status, mut body) = (answer.status(), Vec::new());
+    while let Ok(Some(bytes)) = answer.chunk().await {
+        body.extend_from_slice(&bytes);
+    }
+    let text = String::from_utf8(body).expect("the body is text");
     assert!(status.is_success(), "{status}: {text}");
     text
 }

@@ -41,11 +41,20 @@ async fn memo_calls_its_tool_once_wherever_it_is_cut() {
     let pair = pair(Model::Memo).await;
     let pair = pair.as_ref().expect("a pair");
     let call = weather(&[271, 151_668, 271]).with(no_thinking());
-    let uncut = Sweep::of("a tool call", &call).every_token().every_end().route("", by_name).run(pair).await;
+    // Before the call has a name nothing is shown, and a silence then is waited out.
+    let sweep = Sweep::of("a tool call before its name", &call).every_token(1..9).ends(&ENDS[..3]);
+    sweep.every_end().route("", by_name).run(pair).await;
+    let sweep = Sweep::of("a tool call from its name on", &call).every_token(9..usize::MAX);
+    let uncut = sweep.every_end().route("", by_name).run(pair).await;
     let called = ("get_weather".to_owned(), r#"{"city": "Paris", "unit": "celsius"}"#.to_owned());
     assert_eq!((&uncut.calls, &uncut.finish), (&vec![called], &vec!["tool_calls".to_owned()]));
-    Sweep::of("a tool call, at once", &call).every_token().route(", buffer_tool_calls: true", by_ids).run(pair).await;
-    Sweep::of("a tool call behind thinking", &weather(&[198])).every_token().route("", by_name).run(pair).await;
+    let thought = weather(&[198]);
+    let sweep = Sweep::of("a tool call behind thinking", &thought).every_token(1..usize::MAX);
+    sweep.route("", by_name).run(pair).await;
+    let sweep = Sweep::of("a tool call behind thinking, at once", &thought).every_token(1..usize::MAX);
+    sweep.route(", buffer_tool_calls: true", by_ids).run(pair).await;
+    let sweep = Sweep::of("a tool call, at once", &call).every_token(1..usize::MAX).ends(&ENDS[..3]);
+    sweep.route(", buffer_tool_calls: true", by_ids).run(pair).await;
 }
 
 /// From text, where a route wants it so: the answer. Thinking cannot be gone on with by this family's template.
@@ -56,8 +65,10 @@ async fn memo_tells_its_story_from_text_wherever_its_answer_is_cut() {
     let pair = pair.as_ref().expect("a pair");
     let story = Question::chat("Tell me a story.", json!({}));
     let thought = story.uncut(pair).await.thought();
-    let by_text =
-        |name, story: &Question| Sweep::of(name, story).route(", plan: chat-continue", from_text).usage(Usage::Without);
+    let by_text = |name, story: &Question| {
+        let sweep = Sweep::of(name, story).route(", plan: chat-continue", from_text).usage(Usage::Without);
+        sweep.same_where(is_read_as_written)
+    };
     by_text("the answer to the story, from text", &story).from(thought + 10).run(pair).await;
     by_text("the story without thinking, from text", &story.with(no_thinking())).from(10).run(pair).await;
 }
@@ -139,4 +150,12 @@ fn by_name(legs: &[Leg]) -> Option<String> {
 
 fn from_text(legs: &[Leg]) -> Option<String> {
     by(Way::Text, legs)
+}
+
+/// The template takes white space off the end, and `.\n` is one token: the model goes on from another one then.
+fn is_read_as_written(legs: &[Leg]) -> bool {
+    let said = legs.first().map(|leg| leg.events.join("\n")).unwrap_or_default();
+    let texts = said.lines().filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    let last = texts.filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).last();
+    last.is_none_or(|text| !text.ends_with(char::is_whitespace))
 }

@@ -1,5 +1,7 @@
 //! One answer, cut again and again, each time elsewhere.
 
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -33,20 +35,34 @@ pub struct Sweep {
     usage: Usage,
     /// The distance between two places, in tokens.
     step: usize,
-    /// The first place.
-    from: usize,
+    /// The first place, and the first that is none.
+    places: Range<usize>,
+    ends: &'static [End],
     every_end: bool,
     /// More of the route's `continuation`.
     settings: &'static str,
     /// What is wrong with the legs.
     legs: fn(&[Leg]) -> Option<String>,
+    /// Whether the answer is to be the uncut one after these legs; otherwise it is to be whole.
+    same: fn(&[Leg]) -> bool,
 }
 
 impl Sweep {
     /// A cut at every tenth token, in one way after the other; later legs go on from token ids.
     pub fn of(name: &'static str, question: &Question) -> Self {
         let (question, usage, step) = (question.clone(), Usage::Whole, step());
-        Sweep { name, question, usage, step, from: step, every_end: false, settings: "", legs: by_ids }
+        Sweep {
+            name,
+            question,
+            usage,
+            step,
+            places: step..usize::MAX,
+            ends: &ENDS,
+            every_end: false,
+            settings: "",
+            legs: by_ids,
+            same: |_| true,
+        }
     }
 
     pub fn usage(self, usage: Usage) -> Self {
@@ -58,14 +74,24 @@ impl Sweep {
         Sweep { every_end: true, ..self }
     }
 
-    /// A cut behind every token.
-    pub fn every_token(self) -> Self {
-        Sweep { step: 1, from: 1, ..self }
+    /// No other ways than these.
+    pub fn ends(self, ends: &'static [End]) -> Self {
+        Sweep { ends, ..self }
+    }
+
+    /// A cut behind every one of these tokens.
+    pub fn every_token(self, places: Range<usize>) -> Self {
+        Sweep { step: 1, places, ..self }
     }
 
     /// No cut before this token.
     pub fn from(self, from: usize) -> Self {
-        Sweep { from, ..self }
+        Sweep { places: from..usize::MAX, ..self }
+    }
+
+    /// Where this does not hold, the answer may go on otherwise.
+    pub fn same_where(self, same: fn(&[Leg]) -> bool) -> Self {
+        Sweep { same, ..self }
     }
 
     /// Keys of the route's `continuation`, and what is to be wrong with the legs then.
@@ -78,9 +104,10 @@ impl Sweep {
         let uncut = Arc::new(self.question.uncut(pair).await);
         let (name, tokens) = (self.name, uncut.tokens());
         let (sweep, permits, mut cases) = (Arc::new(self), Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
-        for (number, after) in (sweep.from..tokens).step_by(sweep.step).enumerate() {
-            let ends = if sweep.every_end { ENDS.to_vec() } else { vec![ENDS[number % ENDS.len()].clone()] };
-            for end in ends {
+        let places = sweep.places.start..sweep.places.end.min(tokens);
+        for (number, after) in places.step_by(sweep.step).enumerate() {
+            let (first, count) = if sweep.every_end { (0, sweep.ends.len()) } else { (number, 1) };
+            for end in sweep.ends.iter().cycle().skip(first).take(count).cloned() {
                 let (uncut, sweep, permits, servers) = (uncut.clone(), sweep.clone(), permits.clone(), pair.addresses);
                 cases.spawn(async move {
                     let _permit = permits.acquire_owned().await.expect("it is never closed");
@@ -103,11 +130,13 @@ impl Sweep {
         Arc::unwrap_or_clone(uncut)
     }
 
-    async fn case(&self, servers: [std::net::SocketAddr; 2], cut: Cut, uncut: &Answer) -> Vec<String> {
+    async fn case(&self, servers: [SocketAddr; 2], cut: Cut, uncut: &Answer) -> Vec<String> {
         let rig = Rig::with(servers, [cut], self.settings).await;
         let answer = rig.ask(&self.question).await;
+        let legs = rig.script.legs();
+        let uncut = if (self.same)(&legs) { uncut } else { &answer.clone() };
         let mut differences = answer.differences(uncut, self.usage);
-        differences.extend((self.legs)(&rig.script.legs()));
+        differences.extend((self.legs)(&legs));
         differences
     }
 }

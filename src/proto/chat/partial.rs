@@ -207,6 +207,11 @@ impl Partial {
         self.trail.ids()
     }
 
+    /// Whether engines have listed ids, be they kept or not, whose text has not come, or not whole.
+    pub fn ids_are_ahead(&self) -> bool {
+        self.trail.is_ahead()
+    }
+
     /// Whether the thinking among the ids can be counted only with the [mark](Self::learn_mark) that ends it: the last of it came in
     /// one event with other tokens.
     pub fn wants_mark(&self) -> bool {

@@ -310,7 +310,7 @@ impl ChatRequest {
         set("stop") || set("stop_regex")
     }
 
-    /// Whether a message has an image, audio, video or a file: parts whose tokens cannot be estimated here.
+    /// Whether a message may have an image, audio, video or a file: parts whose tokens cannot be estimated here.
     pub fn has_media(&self) -> bool {
         self.messages().iter().any(|message| parts(message).iter().any(is_media))
     }
@@ -408,12 +408,25 @@ fn parts<'m>(message: &'m Object<'_>) -> Vec<Object<'m>> {
     parts.into_iter().filter_map(|part| Object::parse(part.get()).ok()).collect()
 }
 
-/// Whether a part names a medium in its type or, without a type, in a key (vLLM takes both).
+/// Types of parts that are text: vLLM 0.32, entrypoints/chat_utils.py `PART_TYPES_TO_SKIP_NONE_CONTENT` and the parts of OpenAI's
+/// responses.
+const TEXTS: [&str; 6] = ["text", "input_text", "output_text", "refusal", "thinking", "reasoning"];
+
+/// Whether a part may be a medium. Ids stand for text only, so what is not known to be text is taken for one: any other type, and,
+/// whatever the type, any key of a medium, be it `null` (vLLM looks at them first).
 fn is_media(part: &Object<'_>) -> bool {
-    match part.text("type") {
-        Some(kind) => ["image", "audio", "video", "file"].iter().any(|medium| kind.contains(medium)),
-        None => ["image_url", "audio_url", "video_url", "input_audio", "image_embeds"].iter().any(|key| part.has(key)),
-    }
+    const MEDIA: [&str; 8] = [
+        "image_url",
+        "image_pil",
+        "image_embeds",
+        "audio_url",
+        "audio_embeds",
+        "input_audio",
+        "video_url",
+        "prompt_embeds",
+    ];
+    let text = part.text("type").map_or_else(|| part.text("text").is_some(), |kind| TEXTS.contains(&kind.as_str()));
+    !text || MEDIA.iter().any(|key| part.get(key).is_some())
 }
 
 /// The tokens of one message: its texts, and its tool calls as the JSON they are.

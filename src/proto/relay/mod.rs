@@ -26,7 +26,7 @@ pub use output::{Action, LegStart, Note};
 use self::ends::Failure;
 use self::events::Flow;
 use self::hold::Held;
-use self::next::Stop;
+use self::next::{Stop, is_about_the_request, lacks_endpoint};
 use self::state::{LegState, Mirror, State};
 use crate::proto::chat::{ChatRequest, Exclusion, Partial};
 use crate::proto::record::{MirroredEnd, Seal, Sink};
@@ -168,8 +168,8 @@ impl Relay {
             }
             Err(Refusal::Status { .. }) if search.untold() => self.search(now, search, sink),
             // It has no such endpoint, or none for us.
-            Err(Refusal::Status { status: status @ 400..500, .. }) if !matches!(status, 408 | 425 | 429) => {
-                if let Some(kind) = self.leg.kind.filter(|_| matches!(status, 403..=405)) {
+            Err(refusal @ Refusal::Status { status, .. }) if is_about_the_request(status) => {
+                if let Some(kind) = self.leg.kind.filter(|_| lacks_endpoint(&refusal)) {
                     self.bar(kind);
                 }
                 self.pass_over(now, Stop::RefusedByEngine(status), sink);
@@ -196,15 +196,16 @@ impl Relay {
         }
     }
 
-    /// What a leg's first event may be longer because it lists the prompt's ids. A token is a byte of the request or of the answer at least, but for
-    /// those of the chat template, and takes up to eight bytes in a list.
+    /// What a leg's first event may be longer because it lists the prompt's ids. A token is a byte of the request or of the answer at
+    /// least, but for those of a chat template, which may be far longer than both. It takes up to eight bytes in a list.
     fn room_for_ids(&self) -> usize {
         const ID: usize = 8;
-        const TEMPLATE: usize = 8 * 1024;
+        const TEMPLATE: usize = 32 * 1024;
         let lists = self.hides_ids || self.request.as_ref().is_some_and(resume::shows_ids);
         let text: usize = self.known().choices.iter().map(|choice| choice.reasoning.len() + choice.content.len()).sum();
         let request = self.request.as_ref().map_or(0, ChatRequest::size);
-        if lists { (request + text + TEMPLATE) * ID } else { 0 }
+        let tokens = (request + text + TEMPLATE).max(self.policy.resume.max_prompt_tokens);
+        if lists { tokens * ID } else { 0 }
     }
 
     /// The leg that was asked for gave no event stream.
@@ -306,8 +307,8 @@ impl Relay {
             }
             // An attempt that has brought nothing yet may be given up at any time: nothing is lost with it.
             _ if self.leg.number > 1 && !self.leg.wrote => self.failed(now, stalled, sink),
-            // Without text a silence may be a long prompt that is still being read, and there is nothing to go on from.
-            _ if !self.known().has_text() && !self.holds_answer() => self.leg.stall_accepted = true,
+            // Without an answer a silence may be a long prompt that is still being read, and there is nothing to go on from.
+            _ if !self.has_begun() => self.leg.stall_accepted = true,
             _ => match self.next(&Cause::Stalled) {
                 Ok(_) if self.policy.continuation == Continuation::On => self.failed(now, stalled, sink),
                 // A later leg is Baton's own, and its end is for Baton to say.
@@ -319,6 +320,11 @@ impl Relay {
                 Err(_) => self.leg.stall_accepted = true,
             },
         }
+    }
+
+    /// Something has been answered, shown or held back: text, or a tool call.
+    fn has_begun(&self) -> bool {
+        self.known().has_text() || self.partial.has_tool_call() || self.holds_answer()
     }
 
     /// An answer is held back from its beginning, so that it may as well begin once more.

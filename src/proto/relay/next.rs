@@ -93,10 +93,11 @@ impl Relay {
         }
         let (number, attempt) = self.number_of_next(cause)?;
         match self.way_at(request, number, attempt) {
-            // The last kind of plan was refused, and there is no other.
+            // The last kind of plan was refused, or has had all its tries, and there is no other.
             Err(Stop::NoPlan(_)) if status_of(cause).is_some_and(is_about_the_request) => {
                 Err(Stop::RefusedByEngine(status_of(cause).unwrap_or_default()))
             }
+            Err(Stop::NoPlan(_)) if self.is_struck() && attempt >= self.policy.attempts => Err(Stop::Attempts(attempt)),
             next => next,
         }
     }
@@ -107,7 +108,9 @@ impl Relay {
         let rid = format!("{}-{number}-{attempt}", self.rid);
         let Policy { ratios, force, resume: settings, .. } = &self.policy;
         let budget = Budget { ratios, rid: &rid, force: *force, lists_ids: self.hides_ids, settings };
-        if let Some(blank) = partial.only_white_space().filter(|_| self.held.is_none() || self.holds_answer()) {
+        let ids_shown = resume::shows_ids(request) && partial.ids_are_ahead();
+        let unseen = !ids_shown && (self.held.is_none() || self.holds_answer());
+        if let Some(blank) = partial.only_white_space().filter(|_| unseen) {
             // Nothing of the answer has been delivered: the client's own request, once more, is as exact as the first time.
             let plan = resume::again(request, &self.engine, &budget, blank);
             return Ok(Next { number, attempt, kind: None, way: Way::Plan(Box::new(plan)) });
@@ -118,24 +121,28 @@ impl Relay {
     }
 
     /// Strikes the kind of plan of a leg that has failed because of it, so that the next one is tried. The upstream is only
-    /// remembered for what it would do with any answer.
+    /// remembered for what it may do with any answer.
     pub(super) fn strike(&mut self, cause: &Cause) {
         let Some(kind) = self.leg.kind.filter(|_| !self.leg.wrote) else { return };
-        let refused = status_of(cause).filter(|status| is_about_the_request(*status));
+        let refused = status_of(cause).is_some_and(is_about_the_request);
         match cause {
             Cause::NoEcho => self.bar(kind),
+            Cause::Refused(refusal) if refused && refuses_kind(kind, refusal) => self.bar(kind),
             Cause::Diverged | Cause::Refused(Refusal::NotFit(_)) => {}
-            _ if refused.is_some() => {
-                if refused.is_some_and(|status| refuses_kind(kind, status, cause)) {
-                    self.bar(kind);
-                }
-            }
-            _ => return,
+            // It needs more of an engine than the others do, which may still be well.
+            _ if kind == PlanKind::RenderGenerate && self.leg.attempt >= self.policy.attempts => {}
+            _ if !refused => return,
+            _ => {}
         }
         self.spent.insert(kind);
     }
 
-    /// Tries a kind of plan no more in this stream, and has the upstream remembered for it.
+    /// The leg has come to nothing, and so has its kind of plan.
+    fn is_struck(&self) -> bool {
+        !self.leg.wrote && self.leg.kind.is_some_and(|kind| self.spent.contains(kind))
+    }
+
+    /// Tries a kind of plan no more in this stream, and has the refusal remembered for the upstream.
     pub(super) fn bar(&mut self, kind: PlanKind) {
         self.policy.resume.barred.insert(kind);
         self.note(Note::PlanRefused { kind });
@@ -157,7 +164,7 @@ impl Relay {
             return Ok((self.leg.number + 1, 1));
         }
         // A try that failed because of its kind of plan is none: another kind takes its place.
-        if self.leg.kind.is_some_and(|kind| self.spent.contains(kind)) {
+        if self.is_struck() {
             return Ok((self.leg.number, self.leg.attempt));
         }
         if let Some(status) = status_of(cause).filter(|status| is_about_the_request(*status)) {
@@ -179,21 +186,23 @@ fn status_of(cause: &Cause) -> Option<u16> {
     }
 }
 
-/// Whether an engine that has refused a continuation so would refuse any of this kind. A prefix that is not taken is answered 400
+/// Whether an engine that has refused a continuation so may refuse any of this kind. A prefix that is not taken is answered 400
 /// by all who have none; otherwise 400 mostly is about the length of this one.
-fn refuses_kind(kind: PlanKind, status: u16, cause: &Cause) -> bool {
-    let body = match cause {
-        Cause::Refused(Refusal::Status { body, .. }) => body.to_ascii_lowercase(),
-        Cause::ErrorEvent { message, .. } => message.to_ascii_lowercase(),
-        _ => String::new(),
-    };
-    let about_length =
-        ["context", "length", "too long", "max_tokens", "maximum"].iter().any(|word| body.contains(word));
-    match status {
-        403..=405 => true,
-        400 | 422 => kind == PlanKind::Prefix && !about_length,
-        _ => false,
-    }
+fn refuses_kind(kind: PlanKind, refusal: &Refusal) -> bool {
+    let Refusal::Status { status, body } = refusal else { return false };
+    let about_length = ["context", "length", "too long", "max_tokens", "maximum"];
+    lacks_endpoint(refusal) || (kind == PlanKind::Prefix && matches!(status, 400 | 422) && !says(body, &about_length))
+}
+
+/// Whether an engine has no such endpoint. A 404 may as well be about the model, and a 403 is about who asks.
+pub(super) fn lacks_endpoint(refusal: &Refusal) -> bool {
+    let Refusal::Status { status, body } = refusal else { return false };
+    *status == 405 || (*status == 404 && !says(body, &["model"]))
+}
+
+fn says(body: &str, words: &[&str]) -> bool {
+    let body = body.to_ascii_lowercase();
+    words.iter().any(|word| body.contains(word))
 }
 
 /// The HTTP status that an error event stands for, where it says one: as a number (vLLM, SGLang), or in the words that OpenAI
@@ -208,6 +217,6 @@ fn status_of_event(code: Option<&str>, kind: Option<&str>) -> Option<u16> {
 }
 
 /// A status that speaks of the request itself and not of the engine's state, so that another engine would say the same.
-fn is_about_the_request(status: u16) -> bool {
+pub(super) fn is_about_the_request(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
 }

@@ -13,21 +13,27 @@
 
 mod search;
 
-use serde::Deserialize;
-use serde_json::json;
-
 pub use self::search::{Cut, Search, Step};
 use super::body::{self, Left};
 use super::family::Spec;
 use super::version::Version;
-use super::{Plan, Question, Refused, Settings, Work, completions, engine, shows_ids};
-use crate::proto::chat::{Api, ChatRequest, Onward, Partial, Ratios, TokenIds};
+use super::{Abilities, Plan, Refused, Settings, Work, completions, engine, shows_ids};
+use crate::proto::chat::{Api, ChatRequest, Onward, Partial, Ratios};
 use crate::proto::splice::Seam;
 
 /// The first release whose chats take a prompt's ids (vllm#48145).
 const FIRST: Version = Version::new(0, 28, 0);
 /// The first release whose completions list ids. They take them as their prompt since long before.
 const FIRST_OF_COMPLETIONS: Version = Version::new(0, 10, 2);
+
+/// Whether the engines are known to be too old to go on from ids.
+pub(super) fn is_too_old(api: Api, abilities: &Abilities) -> bool {
+    let first = match api {
+        Api::Chat => FIRST,
+        Api::Completions => FIRST_OF_COMPLETIONS,
+    };
+    abilities.version.is_some_and(|version| version < first)
+}
 
 /// Begins the search for the place to go on from.
 ///
@@ -43,12 +49,7 @@ pub(super) fn search(
     if !engine.takes_ids {
         return Err(Refused::NotHere);
     }
-    // A completion's text has everything that its tokens are: no parser has taken marks out of it.
-    let (first, marks) = match request.api() {
-        Api::Chat => (FIRST, family.marks),
-        Api::Completions => (FIRST_OF_COMPLETIONS, None),
-    };
-    if settings.abilities.version.is_some_and(|version| version < first) {
+    if is_too_old(request.api(), &settings.abilities) {
         return Err(Refused::TooOld);
     }
     if partial.has_tool_call() {
@@ -72,7 +73,9 @@ pub(super) fn search(
     }
     let ids = partial.ids().ok_or(Refused::NoIds)?;
     let choice = partial.first().ok_or(Refused::NothingToContinue)?;
-    let search = Search::new(request.model().unwrap_or_default(), ids, &choice.reasoning, choice.answer(), marks);
+    // A completion's text has everything that its tokens are: no parser has taken marks out of it.
+    let marks = family.marks.filter(|_| request.api() == Api::Chat);
+    let search = Search::new(request.model(), ids, &choice.reasoning, choice.answer(), marks);
     let counted = request.include_usage() && partial.wants_mark();
     Ok(if counted { search.asking_for_mark() } else { search })
 }
@@ -106,32 +109,6 @@ pub(super) fn plan(request: &ChatRequest, partial: &Partial, cut: Cut, ratios: &
         onward: Onward::Ids(ids),
         echo: Some(prompt),
     })
-}
-
-/// Asks what text the first `len` of these ids are. vLLM has the endpoint always (0.32, entrypoints/serve/tokenize).
-fn question(model: &str, ids: &TokenIds, len: usize) -> Question {
-    let mut asked = ids.clone();
-    asked.truncate(len);
-    let model = serde_json::Value::from(model);
-    Question { path: "/detokenize", body: format!(r#"{{"model":{model},"tokens":{}}}"#, asked.to_json()).into_bytes() }
-}
-
-/// Asks which token this mark is.
-fn mark_question(model: &str, mark: &str) -> Question {
-    let body = json!({"model": model, "prompt": mark, "add_special_tokens": false});
-    Question { path: "/tokenize", body: body.to_string().into_bytes() }
-}
-
-/// The answer to a [`mark_question`].
-#[derive(Deserialize)]
-struct Tokens {
-    tokens: Vec<u32>,
-}
-
-/// The answer to a [`question`].
-#[derive(Deserialize)]
-struct Spelled {
-    prompt: String,
 }
 
 #[cfg(test)]

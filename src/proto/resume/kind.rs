@@ -33,6 +33,11 @@ impl PlanKind {
         }
     }
 
+    /// Whether it goes on from the text alone, which says nothing of the ids that it was made of.
+    pub fn is_by_text(self) -> bool {
+        matches!(self, Self::ChatContinue | Self::Prefix | Self::Replay)
+    }
+
     /// The kind of this [name](Self::name).
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -33,6 +33,7 @@ mod kind;
 mod prefix;
 pub mod render;
 mod replay;
+mod tokenizer;
 mod version;
 
 pub use engine::{Engine, Joint};
@@ -228,7 +229,7 @@ pub enum Refused {
     #[error("the request has media")]
     Media,
     /// The client sees token ids, and some of those that it has would have to be generated again.
-    #[error("the client has token ids whose text it has not")]
+    #[error("the client sees token ids, and would see some of them twice")]
     IdsShown,
     /// Prompt and answer have more tokens than are sent back: `max_prompt_tokens`, or a limit of the plan.
     #[error("prompt and answer have too many tokens for it")]
@@ -325,9 +326,12 @@ pub fn way(
         }
         kinds = kinds.iter().filter(|kind| *kind == PlanKind::TokenExact).collect();
     }
+    // From text, the tokens whose text has not come are generated again, and the client would see their ids twice.
+    let ids_shown = shows_ids(request) && partial.ids_are_ahead();
     let mut why = Refused::NotHere;
     for kind in kinds.iter() {
         let refused = match way_of(kind, request, partial, family, engine, budget) {
+            Ok(_) if ids_shown && kind.is_by_text() => Refused::IdsShown,
             Ok(way) => return Ok((kind, way)),
             Err(refused) => refused,
         };
@@ -335,7 +339,8 @@ pub fn way(
             why = refused;
         }
     }
-    Err(why)
+    // Without text the client's own request would be sent once more, had no ids been seen.
+    Err(if ids_shown && why == Refused::NothingToContinue { Refused::IdsShown } else { why })
 }
 
 /// The way of one kind.
@@ -449,7 +454,8 @@ pub fn never(family: &Family, engine: &Engine) -> Option<Refused> {
 /// asked for them itself.
 pub fn first(request: &ChatRequest, engine: &Engine, settings: &Settings) -> Option<Vec<u8>> {
     let continued = request.stream() && settings.rules_out(request).is_none();
-    let useful = engine.spec().takes_ids && continued && !request.has_media();
+    let taken = settings.abilities.scale_out || !exact::is_too_old(request.api(), &settings.abilities);
+    let useful = engine.spec().takes_ids && continued && taken && !request.has_media();
     (useful && !shows_ids(request)).then(|| {
         let mut request = request.clone();
         request.set(body::RETURN_IDS, &true);

@@ -396,7 +396,7 @@ async fn a_suspicion_finds_a_replaced_engine_and_forgets_what_the_old_one_refuse
     let cluster = cluster(&[server.address]).await;
     let _watch = Watch::start(&cluster);
     until(&cluster, Some(Version::new(0, 31, 1)), false).await;
-    cluster.plan_refused(PlanKind::TokenExact);
+    while !cluster.plan_refused(PlanKind::TokenExact) {}
     server.answer_with(whole);
     later(GAP).await;
     for _ in 0..100 {
@@ -404,7 +404,7 @@ async fn a_suspicion_finds_a_replaced_engine_and_forgets_what_the_old_one_refuse
     }
     until(&cluster, Some(V32), true).await;
     assert_eq!(cluster.barred().iter().next(), None);
-    cluster.plan_refused(PlanKind::TokenExact);
+    while !cluster.plan_refused(PlanKind::TokenExact) {}
     later(GAP).await;
     cluster.suspect(server.address);
     let endpoint = cluster.endpoints().remove(0);

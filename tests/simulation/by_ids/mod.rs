@@ -28,7 +28,7 @@ use baton::mock::{self, Config};
 use baton::proto::chat::{Api, ChatRequest};
 use baton::proto::relay::{LegStart, Refusal};
 use baton::proto::resume::render::{Need, Rendering};
-use baton::proto::resume::{self, Engine, Question, Settings, Work};
+use baton::proto::resume::{self, Engine, Question, Work};
 use serde_json::{Value, json};
 
 use super::breaks::Break;
@@ -69,7 +69,7 @@ impl Listed {
             Api::Completions => ChatRequest::parse_completion(client.as_bytes()),
         };
         let request = request.expect("a request");
-        let listing = resume::first(&request, &Engine::named(case.engine).0, &Settings::default());
+        let listing = resume::first(&request, &Engine::named(case.engine).0, &case.policy.resume);
         let hides = listing.is_some();
         let first = listing.unwrap_or_else(|| client.clone().into_bytes());
         let uncut = ask(api, &case.first, &first, 0).expect("the first leg is a good request");

@@ -94,7 +94,7 @@ fn an_engine_that_ignores_the_ids_and_answers_anew_is_not_believed() {
 #[test]
 fn an_engine_that_cannot_spell_ids_is_not_asked_to_go_on_from_them() {
     let listed = Listed::new(case(Usage::AtEnd));
-    for (status, barred) in [(400, false), (403, true), (404, true), (405, true), (422, false)] {
+    for (status, barred) in [(400, false), (403, false), (404, true), (405, true), (422, false)] {
         let refuse = move || Refusal::Status { status, body: "no".to_owned() };
         let open = || listed.open_spelled_by(Box::new(move |_| Err(refuse())));
         check(&listed, open, &["chat-continue"], barred);

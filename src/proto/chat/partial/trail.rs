@@ -28,6 +28,8 @@ pub(super) struct Trail {
     prompt_tokens: Option<u64>,
     answer: TokenIds,
     at_text: usize,
+    /// The last ids of choice 0, be they kept or not, have brought no text.
+    ahead: bool,
     /// Ids of all choices.
     total: u64,
     thinking: Thinking,
@@ -87,6 +89,7 @@ impl Trail {
             prompt_tokens: None,
             answer: TokenIds::new(),
             at_text: 0,
+            ahead: false,
             total: 0,
             thinking: Thinking::default(),
             gaps: false,
@@ -123,6 +126,8 @@ impl Trail {
             return;
         }
         let first = piece.reasoning.as_ref().and_then(|text| text.bytes().next());
+        let whole = piece.has_output() && !piece_ends_in_half(piece);
+        self.ahead = !whole && (self.ahead || ids.count() > 0);
         self.over |= !self.fits(ids.count());
         if self.broken || self.over || !self.answer.push_json(ids.json()) {
             self.broken = true;
@@ -133,7 +138,7 @@ impl Trail {
             let event = self.answer.len() - ids.count() as usize..self.answer.len();
             self.thinking.hear(event, answering, first);
         }
-        if piece.has_output() && !piece_ends_in_half(piece) {
+        if whole {
             self.at_text = self.answer.len();
         }
     }
@@ -142,6 +147,7 @@ impl Trail {
     /// `first`: the text's first byte.
     pub(super) fn hear_framed(&mut self, ids: &str, thinking: bool, first: u8, half: bool) {
         let count = 1 + ids.bytes().filter(|byte| *byte == b',').count() as u64;
+        self.ahead = half;
         self.over |= !self.fits(count);
         let before = self.answer.len();
         if self.broken || self.over || !self.answer.push_inside(ids) {
@@ -200,6 +206,11 @@ impl Trail {
     /// How many ids have come, of all choices.
     pub(super) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Whether ids have come behind the last that brought text.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.ahead
     }
 
     /// How many of them were thinking.

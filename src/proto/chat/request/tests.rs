@@ -164,6 +164,10 @@ fn media_are_found_in_the_parts_of_messages() {
         (r#"[{"type":"video_url","video_url":{}}]"#, true),
         (r#"[{"type":"file","file":{}}]"#, true),
         (r#"[{"image_url":"x"}]"#, true),
+        (r#"[{"type":"text","text":"Hi","image_url":null}]"#, true),
+        (r#"[{"type":"text","text":"Hi","prompt_embeds":"AA=="}]"#, true),
+        (r#"[{"type":"hologram","text":"Hi"}]"#, true),
+        (r#"[{"text":"Hi"},{"type":"input_text","text":"Hi"},"Hi"]"#, false),
         ("null", false),
         ("[1,null]", false),
     ] {

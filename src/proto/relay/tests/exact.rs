@@ -362,9 +362,12 @@ fn legs_follow_each_other_by_ids_for_as_long_as_allowed() {
 #[test]
 fn an_engine_that_cannot_spell_the_ids_gets_the_next_plan() {
     let status = |status| Err(Refusal::Status { status, body: String::new() });
+    let of_model = r#"{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}"#;
     for (answer, kept) in [
         (status(404), true),
-        (status(403), true),
+        (status(405), true),
+        (status(403), false),
+        (Err(Refusal::Status { status: 404, body: of_model.to_owned() }), false),
         (status(400), false),
         (Ok(b"garbage".to_vec()), false),
         (Ok(br#"{"prompt":"something else"}"#.to_vec()), false),
@@ -417,6 +420,40 @@ fn where_nobody_answers_at_all_a_plan_that_need_not_ask_is_the_last_try() {
         assert_eq!((start.attempt, start.plan), (3, "chat-continue"));
         assert!(!bench.notes().iter().any(|note| matches!(note, Note::PlanRefused { .. })));
     }
+}
+
+#[test]
+fn several_requests_that_fail_make_way_for_one_with_their_last_try() {
+    for status in [500, 503] {
+        let plans = [PlanKind::RenderGenerate, PlanKind::ChatContinue].into_iter().collect();
+        let resume = Settings { plans, render: true, ..Settings::default() };
+        let mut bench = bench_for(REQUEST, Policy { resume, ..Policy::default() }, "qwen3", "vllm");
+        bench.send(&[&opening("1", PROMPT), &said("1", "The", "[30]")]);
+        bench.cut();
+        for attempt in 1..=3 {
+            let start = bench.next_leg_unopened();
+            assert_eq!((start.attempt, start.plan), (attempt, "render-generate"));
+            bench.refuse(status);
+            bench.wait(S); // the pause before a third try
+        }
+        let start = bench.next_leg_unopened();
+        assert_eq!((start.attempt, start.plan), (3, "chat-continue"));
+        bench.refuse(status);
+        assert_eq!((bench.starts(), bench.reason()), (Vec::new(), "reset"), "that was the last one");
+    }
+}
+
+#[test]
+fn a_template_may_be_far_longer_than_the_request() {
+    let mut bench = exact_bench(REQUEST);
+    bench.relay.policy.max_event = 4_000;
+    bench.relay.state = super::super::state::State::Opening;
+    bench.opened();
+    let ids: Vec<String> = (100_000..200_000).map(|id: u32| id.to_string()).collect();
+    bench.send(&[&opening("1", &format!("[{}]", ids.join(","))), &said("1", "The", "[30]")]);
+    assert_eq!((bench.log.events.len(), &bench.log.seal), (2, &None));
+    bench.send(&[&said("1", &"x".repeat(5_000), "[31]")]);
+    assert_eq!(bench.log.events.len(), 2, "only the first event lists them");
 }
 
 #[test]
@@ -491,7 +528,20 @@ fn a_client_that_asked_for_ids_sees_them_and_none_twice() {
     ahead.send(&[&opening("1", PROMPT), &said("1", "The", "[30]"), &event("1", "{}", "[34]")]);
     ahead.cut();
     ahead.answer_all();
-    assert_eq!(ahead.next_leg().plan, "chat-continue", "the client has the id of half a character");
+    let stopped = Note::NotContinued { why: "ids_shown" };
+    assert!(ahead.notes().contains(&&stopped), "the client has the id of half a character: {:?}", ahead.notes());
+
+    let mut unspelled = bench_for(&request, Policy::default(), "qwen3", "vllm");
+    unspelled.send(&first.iter().map(String::as_str).collect::<Vec<_>>());
+    unspelled.cut();
+    unspelled.answer(Err(Refusal::Status { status: 400, body: String::new() }));
+    assert_eq!(unspelled.next_leg().plan, "chat-continue", "all ids that the client has have their text");
+
+    let mut unseen = bench_for(&request, Policy::default(), "qwen3", "vllm");
+    unseen.send(&[&opening("1", PROMPT), &event("1", "{}", "[151667]")]);
+    unseen.cut();
+    unseen.answer_all();
+    assert!(unseen.notes().contains(&&stopped), "the mark's id would come twice: {:?}", unseen.notes());
 }
 
 fn structured(limit: usize) -> Policy {

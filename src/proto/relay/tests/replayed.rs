@@ -182,7 +182,7 @@ fn a_prefix_that_is_refused_is_remembered_unless_it_was_this_ones_length() {
         (Some(refused("no such role")), None, true),
         (Some(refused(words)), None, false),
         (None, Some(words), false),
-        (None, Some(r#"{"error":{"message":"the last message must be a user's","code":400}}"#), true),
+        (None, Some(r#"{"error":{"message":"the last message must be a user's","code":400}}"#), false),
     ] {
         let mut bench = cut("mistral", &[PlanKind::Prefix], "content", ANSWER);
         assert_eq!(bench.next_leg_unopened().plan, "prefix");

@@ -1,8 +1,9 @@
 //! The search for the last id at which the delivered text ends.
 
-use super::{Question, Refused, Spelled, Tokens, mark_question, question};
 use crate::proto::chat::{Ids, TokenIds};
 use crate::proto::resume::family::Marks;
+use crate::proto::resume::tokenizer::{self, DETOKENIZE, TOKENIZE};
+use crate::proto::resume::{Question, Refused};
 use crate::proto::splice::Repeats;
 
 /// Questions asked at most. The first one nearly always decides; a tool call that was not shown takes about ten.
@@ -36,7 +37,7 @@ pub enum Step {
 /// steps until they are not, and halves the distance from there. The ids left out are generated again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
-    model: String,
+    model: Option<String>,
     answer: TokenIds,
     reasoning: String,
     content: String,
@@ -82,9 +83,9 @@ pub(super) enum Fit {
 }
 
 impl Search {
-    pub(super) fn new(model: &str, ids: Ids<'_>, reasoning: &str, content: &str, marks: Option<Marks>) -> Self {
+    pub(super) fn new(model: Option<&str>, ids: Ids<'_>, reasoning: &str, content: &str, marks: Option<Marks>) -> Self {
         Self {
-            model: model.to_owned(),
+            model: model.map(str::to_owned),
             answer: ids.answer.clone(),
             reasoning: reasoning.to_owned(),
             content: content.to_owned(),
@@ -107,7 +108,8 @@ impl Search {
     /// What to do now.
     pub fn step(&self) -> Step {
         if let Mark::Wanted(mark) = self.mark {
-            return Step::Ask(mark_question(&self.model, mark));
+            let body = tokenizer::tokenize(self.model.as_deref(), mark).into_bytes();
+            return Step::Ask(Question { path: TOKENIZE, body });
         }
         if self.lost {
             return Step::Lost(Refused::IdsDiffer);
@@ -118,23 +120,26 @@ impl Search {
             }
             _ if self.at == 0 => Step::Found(self.cut(0, Covered { reasoning: 0, content: 0 })),
             _ if self.questions >= MAX_QUESTIONS => Step::Lost(Refused::IdsDiffer),
-            _ => Step::Ask(question(&self.model, &self.answer, self.at)),
+            _ => {
+                let mut asked = self.answer.clone();
+                asked.truncate(self.at);
+                let body = tokenizer::detokenize(self.model.as_deref(), &asked).into_bytes();
+                Step::Ask(Question { path: DETOKENIZE, body })
+            }
         }
     }
 
     /// The engine's answer to the question, a JSON body.
     pub fn told(&mut self, body: &[u8]) {
         if let Mark::Wanted(_) = self.mark {
-            let tokens = serde_json::from_slice(body).map(|Tokens { tokens }| tokens);
+            let tokens = str::from_utf8(body).ok().and_then(tokenizer::tokenized);
             // A mark of several tokens is none that could be looked for.
-            self.mark = match tokens.as_deref() {
-                Ok([mark]) => Mark::Known(*mark),
-                _ => Mark::Unknown,
-            };
+            let alone = tokens.filter(|tokens| tokens.len() == 1).and_then(|tokens| tokens.iter().next());
+            self.mark = alone.map_or(Mark::Unknown, Mark::Known);
             return;
         }
         self.questions += 1;
-        let Ok(Spelled { prompt: text }) = serde_json::from_slice(body) else {
+        let Some(text) = str::from_utf8(body).ok().and_then(tokenizer::detokenized) else {
             self.lost = true;
             return;
         };

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::search::{Covered, Fit, fit};
 use super::*;
-use crate::proto::chat::Ids;
+use crate::proto::chat::{Ids, TokenIds};
 use crate::proto::resume::family::Marks;
 use crate::proto::splice::Repeats;
 
@@ -55,7 +55,7 @@ fn searched(tokens: &[&str], at_text: usize, content: &str) -> (Step, usize) {
     let prompt: TokenIds = [7].into_iter().collect();
     let answer: TokenIds = (0..tokens.len() as u32).collect();
     let ids = Ids { prompt: &prompt, answer: &answer, at_text };
-    let mut search = Search::new("m", ids, "", content, None);
+    let mut search = Search::new(Some("m"), ids, "", content, None);
     for questions in 0.. {
         let Step::Ask(question) = search.step() else { return (search.step(), questions) };
         let body: Value = serde_json::from_slice(&question.body).unwrap();

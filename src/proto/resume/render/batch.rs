@@ -163,6 +163,9 @@ impl Stream {
             if self.finish.is_some() || self.aborted.is_some() {
                 return Err(malformed("end behind its finish reason"));
             }
+            if choice.token_ids.is_none() && choice.text.as_ref().is_some_and(|text| !text.is_empty()) {
+                return Err(malformed("token_ids beside its text"));
+            }
             let ids: TokenIds = choice.token_ids.unwrap_or_default().into_iter().collect();
             if !ids.is_empty() {
                 self.pieces.push(Piece { ids, text: choice.text });

@@ -46,16 +46,13 @@ use self::events::Writer;
 use self::overlap::{Piece, Seen};
 use self::wire::{Derendered, Rendered};
 use super::family::Marks;
+use super::tokenizer::{self, DETOKENIZE, TOKENIZE};
 use super::{Family, Question, Refused};
 use crate::proto::chat::{Api, ChatRequest, Partial, TokenIds};
 use crate::proto::sse::TooLong;
 
 /// Where the client's request becomes a prompt.
 const RENDER: &str = "/v1/chat/completions/render";
-/// Ids to text.
-const DETOKENIZE: &str = "/detokenize";
-/// Text to ids.
-const TOKENIZE: &str = "/tokenize";
 /// Ids to more ids.
 const GENERATE: &str = "/inference/v1/generate";
 /// Ids to reasoning, content and tool calls.
@@ -343,8 +340,8 @@ impl Rendering {
     fn question(&self, step: Step) -> String {
         let model = self.model.as_deref();
         match (step, &self.rendered) {
-            (Step::Tail, _) => wire::detokenize(model, &tail(&self.prompt, TAIL)),
-            (Step::Words, _) => wire::tokenize(model, self.words.last().map_or("", String::as_str)),
+            (Step::Tail, _) => tokenizer::detokenize(model, &tail(&self.prompt, TAIL)),
+            (Step::Words, _) => tokenizer::tokenize(model, self.words.last().map_or("", String::as_str)),
             (Step::Seam, _) => self.derender(&self.answer, None, &TokenIds::new(), &[]),
             (Step::Generate, Some(rendered)) => rendered.generate(&self.prompt, &self.answer),
             (Step::Batch, _) => {
@@ -379,11 +376,13 @@ impl Rendering {
         match step {
             Step::Render => self.rendered(body),
             Step::Tail => {
-                let text = wire::detokenized(body)?;
+                let text =
+                    tokenizer::detokenized(body).ok_or(Broken::Malformed { path: DETOKENIZE, what: "prompt" })?;
                 self.compose(words::Prompt::of(&text, self.marks.as_ref()))
             }
             Step::Words => {
-                self.answer = wire::tokenized(body)?;
+                let ids = tokenizer::tokenized(body);
+                self.answer = ids.ok_or(Broken::Malformed { path: TOKENIZE, what: "tokens" })?;
                 if self.answer.len() > MAX_ANSWER {
                     return Err(Refused::PromptTooLong.into());
                 }

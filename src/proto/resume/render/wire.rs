@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::batch::Finish;
 use super::overlap::Delta;
-use super::{Broken, DERENDER, DETOKENIZE, RENDER, Refused, TOKENIZE};
+use super::{Broken, DERENDER, RENDER, Refused};
 use crate::proto::chat::json::{self, Object};
 use crate::proto::chat::{Parsed, TokenIds, parse};
 
@@ -86,41 +86,6 @@ impl Rendered {
             body.set(key, json::raw(&()));
         }
         body.to_text()
-    }
-}
-
-/// The body of `/detokenize`.
-pub(super) fn detokenize(model: Option<&str>, ids: &TokenIds) -> String {
-    let mut body = Object::default();
-    set_model(&mut body, model);
-    body.set("tokens", json::raw_text(ids.to_json()));
-    body.to_text()
-}
-
-/// The text in the answer of `/detokenize`.
-pub(super) fn detokenized(body: &str) -> Result<String, Broken> {
-    let text = Object::parse(body).ok().and_then(|fields| fields.text("prompt"));
-    text.ok_or(Broken::Malformed { path: DETOKENIZE, what: "prompt" })
-}
-
-/// The body of `/tokenize` for a text that stands behind a prompt: nothing is added to it.
-pub(super) fn tokenize(model: Option<&str>, text: &str) -> String {
-    let mut body = Object::default();
-    set_model(&mut body, model);
-    body.set("prompt", json::raw(text));
-    body.set("add_special_tokens", json::raw(&false));
-    body.to_text()
-}
-
-/// The ids in the answer of `/tokenize`.
-pub(super) fn tokenized(body: &str) -> Result<TokenIds, Broken> {
-    let ids = Object::parse(body).ok().and_then(|fields| TokenIds::read(fields.get("tokens")?.get()));
-    ids.ok_or(Broken::Malformed { path: TOKENIZE, what: "tokens" })
-}
-
-fn set_model(body: &mut Object<'_>, model: Option<&str>) {
-    if let Some(model) = model {
-        body.set("model", json::raw(model));
     }
 }
 

@@ -80,9 +80,12 @@ fn an_answer_of_another_kind_is_the_engines_fault() {
         leg.answered(200, answer.as_bytes());
         assert!(matches!(leg.poll(), Err(Broken::Malformed { path: said, .. }) if said == path), "{answer}");
     }
-    let (_, mut leg) = open();
-    leg.generated(b"data: {\"choices\":[{\"token_ids\":[-1]}]}\n\n");
-    assert!(matches!(leg.poll(), Err(Broken::Malformed { path: GENERATE, .. })));
+    // Text whose ids are missing would be missing from the answer.
+    for choice in [r#"{"token_ids":[-1]}"#, r#"{"text":"x"}"#, r#"{"text":"x","token_ids":null}"#] {
+        let (_, mut leg) = open();
+        leg.generated(format!("data: {{\"choices\":[{choice}]}}\n\n").as_bytes());
+        assert!(matches!(leg.poll(), Err(Broken::Malformed { path: GENERATE, .. })), "{choice}");
+    }
 }
 
 #[test]
