@@ -46,6 +46,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// How often host names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(15);
 
+/// How long a start waits for the engines to say what they can do, so that the first streams know it. Connections queue meanwhile.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
 /// Idle connections kept to all engines together.
 const POOL_SIZE: usize = 4096;
 
@@ -151,6 +154,16 @@ impl App {
                 services.spawn(until_drain(asking, watch.clone()));
             }
             clusters.push(cluster);
+        }
+        let known = async {
+            for cluster in clusters.iter().filter(|cluster| cluster.is_asked()) {
+                upstream::asked_once(cluster).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_LOOK, known).await.is_err() {
+            info!(
+                "not all engines have said what they can do; streams that begin before they have are continued without it"
+            );
         }
         let metrics = Arc::new(Metrics::new());
         let journal = &settings.journal;

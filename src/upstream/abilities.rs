@@ -133,6 +133,11 @@ impl Inquiry {
         }
     }
 
+    /// Whether it has been asked to the end.
+    fn was_asked(&self) -> bool {
+        self.asked.is_some() && !self.asking
+    }
+
     /// What became of asking; whether something else is known now than before.
     fn ended(&mut self, now: Instant, found: Option<Found>) -> bool {
         let before = self.found;
@@ -228,6 +233,19 @@ pub async fn watch(cluster: Arc<Cluster>, connector: Arc<Connector>) {
     }
 }
 
+/// Ready when every endpoint of a cluster has been asked once, whether it has answered or not.
+pub async fn asked_once(cluster: &Cluster) {
+    loop {
+        let mut probed = std::pin::pin!(cluster.probed().notified());
+        // From here on no probe's end is missed.
+        probed.as_mut().enable();
+        if cluster.endpoints().iter().all(|endpoint| endpoint.inquiries().with(|inquiry| inquiry.was_asked())) {
+            return;
+        }
+        probed.await;
+    }
+}
+
 /// Asks every endpoint of a cluster once. What they say is in [`Cluster::abilities`] then.
 pub async fn look(cluster: &Arc<Cluster>, connector: &Arc<Connector>) {
     for endpoint in cluster.endpoints() {
@@ -259,6 +277,7 @@ async fn probe(cluster: Arc<Cluster>, connector: Arc<Connector>, endpoint: Arc<E
         Some(None) => info!("upstream {}: {endpoint} has not said for long what it can do", cluster.name()),
         None => {}
     }
+    cluster.probed().notify_waiters();
 }
 
 impl std::fmt::Display for Found {

@@ -176,6 +176,7 @@ pub struct Cluster {
     lists_ids: AtomicBool,
     /// Wakes [`abilities::watch`].
     suspicion: Notify,
+    probed: Notify,
     /// The version that a certificate was made for.
     certified: Option<Version>,
     /// Another version than that has been found, and said.
@@ -199,6 +200,7 @@ impl Cluster {
             refusals: Refusals::new(),
             lists_ids: AtomicBool::new(false),
             suspicion: Notify::new(),
+            probed: Notify::new(),
             certified: upstream.certificate.as_ref().and_then(Certificate::version),
             said_uncertified: AtomicBool::new(false),
         };
@@ -254,6 +256,11 @@ impl Cluster {
         if endpoint.is_some_and(|endpoint| endpoint.inquiries().suspect()) {
             self.suspicion.notify_one();
         }
+    }
+
+    /// Told whenever an endpoint has been asked.
+    pub(super) fn probed(&self) -> &Notify {
+        &self.probed
     }
 
     /// Ready when an endpoint has become due earlier than it was.

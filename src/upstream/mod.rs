@@ -18,7 +18,7 @@ mod refusals;
 #[cfg(test)]
 mod tests;
 
-pub use abilities::{look, watch};
+pub use abilities::{asked_once, look, watch};
 pub use cluster::{Cluster, Endpoint, Picked, StreamGuard};
 pub use leg::{Ask, ConnectFailure, Connector, Cut, Leg, OpenError, is_event_stream};
 pub use question::{Answer, Asking, Unanswered, Whom, ask, get, head_for, open};

@@ -447,3 +447,22 @@ async fn the_mock_engine_tells_what_it_imitates() {
         assert_eq!(engine.requests().len(), 0, "a probe is not part of the engine's log");
     }
 }
+
+#[tokio::test]
+async fn a_start_may_wait_until_every_endpoint_was_asked_whatever_it_answers() {
+    let server = Server::start(whole).await;
+    let silent = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let closed = silent.local_addr().unwrap();
+    drop(silent);
+    let cluster = cluster(&[server.address, closed]).await;
+    let waiting = tokio::spawn({
+        let cluster = Arc::clone(&cluster);
+        async move { asked_once(&cluster).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished(), "nobody has been asked");
+    let _watch = Watch::start(&cluster);
+    within(waiting).await.unwrap();
+    assert_eq!(cluster.abilities().version, Some(V32));
+    within(asked_once(&cluster)).await;
+}
