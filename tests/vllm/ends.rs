@@ -26,21 +26,26 @@ async fn tell(
     (server, answer, rig.script.legs())
 }
 
+/// An engine that is gone, in the words of the server.
+const ENGINE_GONE: &str = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+
 /// How the first leg ended, in the words of the server.
 fn last_words(legs: &[Leg]) -> String {
     let events = legs.first().map_or(&[][..], |leg| &leg.events);
     let said = |event: &&String| event.contains("\"error\"") || event.contains("\"abort\"");
     match events.iter().rev().take(3).find(said) {
         Some(event) if event.contains("\"abort\"") => "abort".to_owned(),
-        Some(event) => serde_json::from_str(event)
-            .map_or_else(|_| event.clone(), |event: Value| event["error"]["message"].to_string()),
+        Some(event) => serde_json::from_str(event).map_or_else(
+            |_| event.clone(),
+            |event: Value| event["error"]["message"].as_str().unwrap_or("?").to_owned(),
+        ),
         None => "nothing".to_owned(),
     }
 }
 
 /// What is done to a server.
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+pub enum Deed {
     /// Sends a signal that ends it; it is started again afterwards.
     End(Process, &'static str),
     /// Stops a process, and lets it go on afterwards.
@@ -50,7 +55,7 @@ enum Deed {
 }
 
 impl Deed {
-    async fn act(self, pair: &Pair, server: usize, id: &str) {
+    pub async fn act(self, pair: &Pair, server: usize, id: &str) {
         match self {
             Deed::End(process, signal) => pair.server(server).signal(process, signal),
             Deed::Stop(process) => pair.server(server).signal(process, "STOP"),
@@ -65,7 +70,18 @@ impl Deed {
         }
     }
 
-    async fn undo(self, pair: &mut Pair, server: usize) {
+    /// What the server may say at the end of a stream that was under way.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            // A race of three.
+            Deed::End(Process::Api, "TERM") => &[ENGINE_GONE, "abort", "nothing"],
+            Deed::End(Process::Engine, _) => &[ENGINE_GONE],
+            Deed::End(Process::Api, _) | Deed::Stop(_) => &["nothing"],
+            Deed::Abort => &["abort"],
+        }
+    }
+
+    pub async fn undo(self, pair: &mut Pair, server: usize) {
         match self {
             Deed::End(..) => pair.restart(server).await,
             Deed::Stop(process) => pair.server(server).signal(process, "CONT"),
@@ -87,7 +103,11 @@ async fn survives(deed: Deed) {
             tell(pair, &story, after, async |server, id| deed.act(pair, server, id).await).await;
         let mut differences = answer.differences(&uncut, Usage::Whole);
         differences.extend(by_ids(&legs));
-        println!("{deed:?} {place}: {} legs, the first ended with {}", legs.len(), last_words(&legs));
+        let words = last_words(&legs);
+        println!("{deed:?} {place}: {} legs, the first ended with {words}", legs.len());
+        if !deed.words().contains(&&*words) {
+            differences.push(format!("the server's last words were {words}"));
+        }
         faults.extend(differences.into_iter().map(|difference| format!("{deed:?} {place}: {difference}")));
         deed.undo(pair, server).await;
     }

@@ -21,5 +21,6 @@ mod plans;
 mod relay;
 mod rig;
 mod server;
+mod structured;
 mod sweep;
 mod sweeps;

@@ -8,15 +8,17 @@ use crate::answer::{Answer, Usage, post};
 use crate::relay::{Cut, Leg};
 use crate::rig::{Question, Rig};
 use crate::server::{Model, Pair, pair};
-use crate::sweep::{ENDS, Sweep, Way, by, by_ids};
+use crate::sweep::{ENDS, SAID, Sweep, Way, by, by_ids};
 use crate::sweeps::no_thinking;
 
 /// What the chat template makes of the question for a story, which the model knows by heart as ids.
-const PROMPT: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n";
+pub const PROMPT: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n";
 
 /// The ids of the question for the weather, without the tools that the template would add: the model does not know them with those.
 const WEATHER: [u32; 16] =
     [151_644, 872, 198, 3838, 374, 279, 9104, 304, 12095, 30, 151_645, 198, 151_644, 77091, 198, 151_667];
+
+const RENDER: &str = ", plan: render-generate";
 
 /// What `/v1/completions` streams, by ids and, where a route wants that, by text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,7 +44,7 @@ async fn memo_calls_its_tool_once_wherever_it_is_cut() {
     let pair = pair.as_ref().expect("a pair");
     let call = weather(&[271, 151_668, 271]).with(no_thinking());
     // Before the call has a name nothing is shown, and a silence then is waited out.
-    let sweep = Sweep::of("a tool call before its name", &call).every_token(1..9).ends(&ENDS[..3]);
+    let sweep = Sweep::of("a tool call before its name", &call).every_token(1..9).ends(SAID);
     sweep.every_end().route("", by_name).run(pair).await;
     let sweep = Sweep::of("a tool call from its name on", &call).every_token(9..usize::MAX);
     let uncut = sweep.every_end().route("", by_name).run(pair).await;
@@ -53,8 +55,80 @@ async fn memo_calls_its_tool_once_wherever_it_is_cut() {
     sweep.route("", by_name).run(pair).await;
     let sweep = Sweep::of("a tool call behind thinking, at once", &thought).every_token(1..usize::MAX);
     sweep.route(", buffer_tool_calls: true", by_ids).run(pair).await;
-    let sweep = Sweep::of("a tool call, at once", &call).every_token(1..usize::MAX).ends(&ENDS[..3]);
+    let sweep = Sweep::of("a tool call, at once", &call).every_token(1..usize::MAX).ends(SAID);
     sweep.route(", buffer_tool_calls: true", by_ids).run(pair).await;
+}
+
+/// The call is begun again by the second engine, and gone on with inside its arguments by the third.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_calls_its_tool_once_though_two_engines_are_lost() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let mut faults = Vec::new();
+    for call in [weather(&[271, 151_668, 271]).with(no_thinking()), weather(&[198])] {
+        let uncut = call.uncut(pair).await;
+        let (tokens, thought) = (uncut.tokens(), uncut.thought());
+        // The last tokens are those of the call, which has its name at the 19th from the end and its arguments from the 15th to the 3rd.
+        let before_name = (1..tokens - 18).step_by(if thought > 0 { 6 } else { 1 });
+        for (number, first) in before_name.enumerate() {
+            // Only thinking is kept of what the first leg brought.
+            let second = tokens - first.min(thought) - [12, 9, 6][number % 3];
+            let cuts = [(first, &SAID[number % SAID.len()]), (second, &ENDS[[0, 1, 2, 5][number % 4]])];
+            let rig = Rig::continuing(
+                pair.addresses,
+                cuts.map(|(after, end)| Cut { after, end: end.clone() }),
+                "max_legs: 3",
+            );
+            let rig = rig.await;
+            let mut differences = rig.ask(&call).await.differences(&uncut, Usage::Whole);
+            differences.extend(twice_lost(&rig.script.legs()));
+            faults.extend(differences.iter().map(|fault| format!("behind tokens {first} and {second}: {fault}")));
+        }
+        println!(
+            "a call of {tokens} tokens, {thought} of them thinking, over two lost engines: {} faults",
+            faults.len()
+        );
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// What is wrong with the legs of a call that was lost before its name and again inside its arguments.
+fn twice_lost(legs: &[Leg]) -> Option<String> {
+    let [first, second, third] = legs else { return Some(format!("{} legs", legs.len())) };
+    let shown = [first, second].map(|leg| leg.events.iter().filter(|event| event.contains("\"tool_calls\":[")).count());
+    let ways = [Way::of(second), Way::of(third)];
+    let right = shown[0] == 0 && (2..14).contains(&shown[1]) && ways == [Way::TokenExact, Way::RenderGenerate];
+    (!right).then(|| format!("{shown:?} events with a call, then {ways:?}"))
+}
+
+/// The story and tokens of all scripts by way of the scale-out endpoints, parts of characters among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_tells_its_story_by_render_generate_wherever_it_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let story = Question::chat("Tell me a story.", json!({}));
+    Sweep::of("the story by render-generate", &story).route(RENDER, by_render).run(pair).await;
+    let short = story.clone().with(json!({"max_tokens": 120}));
+    Sweep::of("the story by render-generate, up to a limit", &short).route(RENDER, by_render).run(pair).await;
+    Sweep::of("the story without thinking by render-generate", &story.with(no_thinking()))
+        .route(RENDER, by_render)
+        .run(pair)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn any_goes_on_by_render_generate_wherever_it_is_cut() {
+    let pair = pair(Model::Any).await;
+    let pair = pair.as_ref().expect("a pair");
+    let tokens = Question::chat("Tell me a story.", json!({"max_tokens": 200}));
+    let sweep = Sweep::of("random tokens by render-generate", &tokens).route(RENDER, by_render);
+    sweep.usage(Usage::WithoutReasoning).run(pair).await;
+    let tokens = tokens.with(no_thinking());
+    let sweep = Sweep::of("random tokens without thinking by render-generate", &tokens).route(RENDER, by_render);
+    sweep.usage(Usage::WithoutReasoning).run(pair).await;
 }
 
 /// From text, where a route wants it so: the answer. Thinking cannot be gone on with by this family's template.
@@ -148,6 +222,10 @@ fn by_name(legs: &[Leg]) -> Option<String> {
     by(if shown { Way::RenderGenerate } else { Way::TokenExact }, legs)
 }
 
+fn by_render(legs: &[Leg]) -> Option<String> {
+    by(Way::RenderGenerate, legs)
+}
+
 fn from_text(legs: &[Leg]) -> Option<String> {
     by(Way::Text, legs)
 }
@@ -156,6 +234,7 @@ fn from_text(legs: &[Leg]) -> Option<String> {
 fn is_read_as_written(legs: &[Leg]) -> bool {
     let said = legs.first().map(|leg| leg.events.join("\n")).unwrap_or_default();
     let texts = said.lines().filter_map(|event| serde_json::from_str::<Value>(event).ok());
-    let last = texts.filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).last();
+    let last =
+        texts.filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).next_back();
     last.is_none_or(|text| !text.ends_with(char::is_whitespace))
 }

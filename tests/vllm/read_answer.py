@@ -1,6 +1,6 @@
-"""Reads one streamed answer with the official openai package and prints what arrived as JSON.
+"""Reads streamed answers with the official openai package and prints what arrived, a line of JSON for each.
 
-Usage: read_answer.py BASE_URL REQUEST, the latter in JSON.
+Standard input has a line for each answer: the base URL, a tab, and the request in JSON.
 """
 
 import json
@@ -8,26 +8,34 @@ import sys
 
 import openai
 
-base_url, request = sys.argv[1], json.loads(sys.argv[2])
-known = ("model", "messages", "stream", "stream_options", "temperature", "max_tokens")
-client = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0, timeout=120)
-read = {"content": "", "reasoning": "", "finish": [], "ids": [], "roles": 0, "usage": [], "error": None}
-try:
-    stream = client.chat.completions.create(
-        **{key: request[key] for key in known if key in request},
-        extra_body={key: value for key, value in request.items() if key not in known},
-    )
-    for chunk in stream:
-        if chunk.id not in read["ids"]:
-            read["ids"].append(chunk.id)
-        if chunk.usage is not None:
-            read["usage"].append(chunk.usage.model_dump(exclude_unset=True))
-        for choice in chunk.choices:
-            read["roles"] += choice.delta.role is not None
-            read["content"] += choice.delta.content or ""
-            read["reasoning"] += getattr(choice.delta, "reasoning", None) or ""
-            if choice.finish_reason:
-                read["finish"].append(choice.finish_reason)
-except openai.APIError as error:
-    read["error"] = {"code": error.code, "message": error.message}
-print(json.dumps(read))
+KNOWN = ("model", "messages", "stream", "stream_options", "temperature", "max_tokens")
+
+
+def read(base_url, request):
+    client = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0, timeout=120)
+    got = {"content": "", "reasoning": "", "finish": [], "ids": [], "roles": 0, "usage": [], "error": None}
+    try:
+        stream = client.chat.completions.create(
+            **{key: request[key] for key in KNOWN if key in request},
+            extra_body={key: value for key, value in request.items() if key not in KNOWN},
+        )
+        for chunk in stream:
+            if chunk.id not in got["ids"]:
+                got["ids"].append(chunk.id)
+            if chunk.usage is not None:
+                got["usage"].append(chunk.usage.model_dump(exclude_unset=True))
+            for choice in chunk.choices:
+                got["roles"] += choice.delta.role is not None
+                got["content"] += choice.delta.content or ""
+                got["reasoning"] += getattr(choice.delta, "reasoning", None) or ""
+                if choice.finish_reason:
+                    got["finish"].append(choice.finish_reason)
+    except openai.APIError as error:
+        got["error"] = {"code": getattr(error, "code", None), "message": error.message}
+    client.close()
+    return got
+
+
+for line in sys.stdin:
+    base_url, request = line.split("\t", 1)
+    print(json.dumps(read(base_url, json.loads(request))), flush=True)

@@ -19,10 +19,38 @@ pub enum End {
     Close,
     /// The connection is reset inside the next event.
     Torn,
+    /// An error event and `[DONE]`, as when the engine behind the server is gone.
+    Error,
+    /// The finish reason `abort` and `[DONE]`, as when the server had the engine give up the request.
+    Abort,
     /// Nothing comes any more, and the connection stays.
     Stall,
     /// The relay goes on, and tells which server is at work and the id of its answer: the test ends it.
     Tell(UnboundedSender<(usize, String)>),
+}
+
+impl End {
+    /// The last events, in the words of vLLM 0.32, of an answer whose last event was this one; nothing if it has none.
+    fn words(&self, path: &str, last: &str) -> Vec<String> {
+        let recorded = match (self, path) {
+            (End::Error, _) => include_str!("../fixtures/vllm-0.32/engine_killed.sse"),
+            (End::Abort, "/v1/completions") => include_str!("../fixtures/vllm-0.32/completion_abort.sse"),
+            (End::Abort, "/v1/chat/completions") => include_str!("../fixtures/vllm-0.32/abort_token_ids.sse"),
+            (End::Abort, _) => panic!("no abort of {path} was recorded"),
+            _ => return Vec::new(),
+        };
+        let events: Vec<&str> = recorded.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
+        let [first, .., words, "[DONE]"] = events[..] else { panic!("not an answer's events: {events:?}") };
+        let own = [r#""id":"#, r#""created":"#].map(|key| (field(key, first), field(key, last)));
+        let words = own.iter().fold(words.to_owned(), |words, (recorded, own)| words.replace(recorded, own));
+        vec![words, "[DONE]".to_owned()]
+    }
+}
+
+/// An event's member with this key, up to the comma behind it.
+fn field<'a>(key: &str, event: &'a str) -> &'a str {
+    let at = event.find(key).unwrap_or_else(|| panic!("{key} is in {event}"));
+    event[at..].split(',').next().unwrap_or_default()
 }
 
 /// The end of one leg: behind the event with this token, counted from 1 in the leg.
@@ -130,7 +158,10 @@ impl Connection {
                     let Ok(len @ 1..) = read else { return };
                     let (pass, end) = self.read(&answered[..len]);
                     if client.write_all(&answered[..pass]).await.is_err() { return }
-                    if let Some(end) = end { return finish(end, client, upstream, &answered[pass..len]).await }
+                    if let Some((end, words)) = end {
+                        if !words.is_empty() { return speak(&words, client).await }
+                        return finish(end, client, upstream, &answered[pass..len]).await
+                    }
                 }
             }
         }
@@ -145,7 +176,7 @@ impl Connection {
     }
 
     /// How much of these bytes to pass on, and what to do then.
-    fn read(&mut self, bytes: &[u8]) -> (usize, Option<End>) {
+    fn read(&mut self, bytes: &[u8]) -> (usize, Option<(End, Vec<String>)>) {
         let mut begun = self.tail.len();
         self.tail.extend_from_slice(bytes);
         let mut passed = 0;
@@ -161,7 +192,7 @@ impl Connection {
     }
 
     /// A head, an event or a chunk's frame.
-    fn unit(&mut self, text: &str) -> Option<End> {
+    fn unit(&mut self, text: &str) -> Option<(End, Vec<String>)> {
         if text.contains("HTTP/1.1 ") {
             let streams = text.contains("text/event-stream");
             self.reading = streams.then(|| self.script.begin(&self.path));
@@ -173,14 +204,19 @@ impl Connection {
         let leg = &mut legs[reading.leg];
         leg.events.push(data.to_owned());
         reading.tokens += tokens(data);
-        let cut = reading.cut.take_if(|cut| cut.after <= reading.tokens)?;
+        // Words of the relay's own are chunks, which cannot stand in the middle of another one.
+        let speaks = |end: &End| matches!(end, End::Error | End::Abort);
+        let cut =
+            reading.cut.take_if(|cut| cut.after <= reading.tokens && (!speaks(&cut.end) || ends_its_chunk(text)))?;
         if let End::Tell(tell) = cut.end {
             let id = serde_json::from_str::<Value>(data).ok()?["id"].as_str()?.to_owned();
             let _ = tell.send((self.server, id));
             return None;
         }
         leg.cut = true;
-        Some(cut.end)
+        let words = cut.end.words(&self.path, data);
+        leg.events.extend(words.iter().cloned());
+        Some((cut.end, words))
     }
 }
 
@@ -188,6 +224,13 @@ impl Connection {
 fn unit(bytes: &[u8]) -> Option<usize> {
     let line = |mark: &[u8]| bytes.windows(mark.len()).position(|window| window == mark).map(|at| at + mark.len());
     [line(b"\n\n"), line(b"\r\n\r\n")].into_iter().flatten().min()
+}
+
+/// Whether this event, which has its chunk's size before it, fills the chunk.
+fn ends_its_chunk(text: &str) -> bool {
+    let Some((frame, _)) = text.split_once("data: ") else { return false };
+    let size = frame.trim().rsplit("\r\n").next().and_then(|size| usize::from_str_radix(size, 16).ok());
+    size == Some(text.len() - frame.len())
 }
 
 /// The tokens of an event: its ids, or one if it has text and no ids.
@@ -217,8 +260,21 @@ async fn finish(end: End, mut client: TcpStream, mut upstream: TcpStream, rest: 
             drop(upstream);
             while matches!(client.read(&mut [0; 1024]).await, Ok(1..)) {}
         }
+        End::Error | End::Abort => unreachable!("it has words"),
         End::Tell(_) => unreachable!("the relay goes on"),
     }
+}
+
+/// Ends a leg with these events, behind an event whose chunk lacks only its line end.
+async fn speak(words: &[String], mut client: TcpStream) {
+    let mut body = "\r\n".to_owned();
+    for data in words {
+        let event = format!("data: {data}\n\n");
+        body.push_str(&format!("{:x}\r\n{event}\r\n", event.len()));
+    }
+    body.push_str("0\r\n\r\n");
+    let _ = client.write_all(body.as_bytes()).await;
+    drop(client.shutdown().await);
 }
 
 fn reset(client: TcpStream) {

@@ -38,13 +38,18 @@ impl Rig {
 
     /// The same with more of the route's `continuation`, each key with a comma before it.
     pub async fn with(servers: [SocketAddr; 2], cuts: impl IntoIterator<Item = Cut>, more: &str) -> Self {
+        Self::continuing(servers, cuts, &format!("max_legs: 8{more}")).await
+    }
+
+    /// The same with all of it.
+    pub async fn continuing(servers: [SocketAddr; 2], cuts: impl IntoIterator<Item = Cut>, continuation: &str) -> Self {
         let script = Script::new(cuts);
         let relays =
             [Relay::start(0, servers[0], script.clone()).await, Relay::start(1, servers[1], script.clone()).await];
         let endpoints = relays.each_ref().map(|relay| format!("http://{}", relay.address));
         let text = format!(
             "upstreams: [{{name: real, engine: vllm, family: qwen3.6, endpoints: {}}}]\n\
-             routes: [{{match: {{model: \"*\"}}, upstream: real, continuation: {{max_legs: 8{more}}}, timeouts: {{idle: {IDLE}}}}}]\n",
+             routes: [{{match: {{model: \"*\"}}, upstream: real, continuation: {{{continuation}}}, timeouts: {{idle: {IDLE}}}}}]\n",
             json!(endpoints),
         );
         let mut settings = config::load(&text, &|_| None).unwrap_or_else(|errors| panic!("{errors}"));

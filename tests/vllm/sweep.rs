@@ -19,8 +19,11 @@ const AT_ONCE: usize = 4;
 /// Differing answers that are printed of a sweep.
 const SHOWN: usize = 12;
 
-/// The ways a connection ends.
-pub const ENDS: [End; 4] = [End::Reset, End::Close, End::Torn, End::Stall];
+/// The ways a leg ends.
+pub const ENDS: [End; 6] = [End::Reset, End::Close, End::Torn, End::Error, End::Abort, End::Stall];
+
+/// All of them but the silence.
+pub const SAID: &[End] = ENDS.split_at(5).0;
 
 /// Tokens between two cuts.
 pub fn step() -> usize {
@@ -107,7 +110,7 @@ impl Sweep {
         let places = sweep.places.start..sweep.places.end.min(tokens);
         for (number, after) in places.step_by(sweep.step).enumerate() {
             let (first, count) = if sweep.every_end { (0, sweep.ends.len()) } else { (number, 1) };
-            for end in sweep.ends.iter().cycle().skip(first).take(count).cloned() {
+            for end in sweep.ends.iter().cycle().skip(first).take(count) {
                 let (uncut, sweep, permits, servers) = (uncut.clone(), sweep.clone(), permits.clone(), pair.addresses);
                 cases.spawn(async move {
                     let _permit = permits.acquire_owned().await.expect("it is never closed");
@@ -153,7 +156,7 @@ pub enum Way {
 }
 
 impl Way {
-    fn of(leg: &Leg) -> Self {
+    pub fn of(leg: &Leg) -> Self {
         let first = leg.events.first().and_then(|event| serde_json::from_str::<Value>(event).ok()).unwrap_or_default();
         let echoes = |part: &Value| part["prompt_token_ids"].is_array();
         match leg.path.as_str() {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Usage};
+use crate::plans::PROMPT;
 use crate::relay::{Cut, End};
 use crate::rig::{Question, Rig};
 use crate::server::{Model, pair};
@@ -51,6 +52,48 @@ async fn memo_loses_nothing_that_was_held_back() {
     let marks = json!({"logit_bias": {"22438": LIKING}, "max_tokens": 120, "ignore_eos": true});
     let marks = Sweep::of("text full of <", &story.with(marks)).usage(Usage::WithoutReasoning).run(pair).await;
     assert!(marks.reasoning.matches(" (<").count() > 5, "{marks:?}");
+}
+
+/// A stop string of many tokens that is to be in the answer is passed on as it is written, so a cut can fall inside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_stops_behind_a_stop_string_that_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let stop = "tried the old stove; the wood was wet";
+    let more = json!({"stop": [stop], "include_stop_str_in_output": true});
+    let chat = Question::chat("Tell me a story.", more.clone());
+    let completion = Question::completion(PROMPT, more);
+    let questions = [
+        ("a stop string in the story", chat.clone()),
+        ("a stop string in the story without thinking", chat.with(no_thinking())),
+        ("a stop string in a completion", completion),
+    ];
+    for (name, question) in questions {
+        let tokens = question.uncut(pair).await.tokens();
+        let uncut = Sweep::of(name, &question).every_token(tokens - 14..tokens).run(pair).await;
+        assert!(uncut.content.ends_with(stop), "{name}: {uncut:?}");
+    }
+}
+
+/// Limits that count what was generated before the cut, and one that does not: the engine finds that in the prompt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn memo_keeps_its_limits_wherever_it_is_cut() {
+    let pair = pair(Model::Memo).await;
+    let pair = pair.as_ref().expect("a pair");
+    let story = Question::chat("Tell me a story.", json!({}));
+    let whole = story.uncut(pair).await;
+    let budget = story.clone().with(json!({"thinking_token_budget": 45}));
+    let uncut = Sweep::of("the story after a budget of thinking", &budget).run(pair).await;
+    assert!(uncut.thought() < 50 && whole.thought() > 60, "{} of {}", uncut.thought(), whole.thought());
+    let most = story.clone().with(json!({"max_tokens": 130}));
+    let uncut = Sweep::of("the story up to a limit", &most).run(pair).await;
+    assert_eq!((uncut.tokens(), uncut.finish), (130, vec!["length".to_owned()]));
+    // Without the limit the story would stop at the first of these.
+    let least = story.with(json!({"min_tokens": 150, "max_tokens": 290, "stop": [" the"]}));
+    let uncut = Sweep::of("the story from a limit on", &least).usage(Usage::WithoutReasoning).run(pair).await;
+    assert!((151..290).contains(&uncut.tokens()) && uncut.finish == ["stop"], "{} {uncut:?}", uncut.tokens());
 }
 
 /// So much that the model says the token now and then.
