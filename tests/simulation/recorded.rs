@@ -128,9 +128,15 @@ impl Recorded {
         said.reasoning.len() + said.content.len()
     }
 
-    /// Tokens in the first `cut` events: each event after the first is one, up to the finish reason.
+    /// Tokens in the first `cut` events: as many as the ids that it lists; where none are listed, each event after the first is one, up
+    /// to the finish reason.
     fn tokens(&self, cut: usize) -> u64 {
-        self.whole[..cut].iter().skip(1).filter(|data| !data.contains(r#""choices":[]"#)).count() as u64
+        let events = self.whole[..cut].iter().skip(1).filter(|data| !data.contains(r#""choices":[]"#));
+        let tokens = |data: &String| {
+            let event: Value = serde_json::from_str(data).expect("a chunk");
+            event["choices"][0]["token_ids"].as_array().map_or(1, |ids| ids.len() as u64)
+        };
+        events.map(tokens).sum()
     }
 
     fn open(&self, sent: &[u8]) -> Run {
@@ -167,6 +173,19 @@ impl Recorded {
             assert_eq!((other.why, other.is_incomplete()), (run.why, run.is_incomplete()), "{words}");
             let had = if run.starts.is_empty() { &run.log.events[..] } else { &self.whole[..cut] };
             assert_eq!(other.log.events, had, "{words}");
+        }
+    }
+
+    /// Tries every end of an event; `check` says whether what the client got is right.
+    fn at_every_event(&self, check: impl Fn(&Run, usize, &str)) {
+        for (number, end) in self.ends.iter().enumerate() {
+            let cut = (number + 1).min(self.whole.len());
+            let mut run = self.open(&self.bytes[..*end]);
+            if number < self.whole.len() {
+                run.end(LegEnd::Reset);
+            }
+            run.serve(|_| Reply::Whole(self.cuts[cut].1.clone()));
+            check(&run, cut, &format!("{} after {cut} events", self.file));
         }
     }
 
@@ -255,6 +274,25 @@ fn thinking_with_usage_in_every_event() {
 fn thinking_with_token_ids() {
     let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
     check("token_ids", "default", Counted::ById, &extra);
+}
+
+#[test]
+fn a_story_with_its_thinking_at_every_event() {
+    let extra = json!({"stream_options": {"include_usage": true}});
+    let recorded = Recorded::new("story", "default", Counted::Estimated, &extra);
+    recorded.at_every_event(|run, cut, at| recorded.assert_whole(run, cut, at));
+}
+
+#[test]
+fn the_end_of_thinking_in_an_event_with_the_answer() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    check("step_in_one_event", "default", Counted::ById, &extra);
+}
+
+#[test]
+fn thinking_of_which_a_part_was_withheld() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    check("held_back_mark", "default", Counted::ById, &extra);
 }
 
 #[test]
