@@ -23,9 +23,13 @@ fn read(data: &str) -> Value {
     serde_json::from_str(data).expect("a chunk")
 }
 
-/// What a list of ids spells, as `/detokenize` says it.
+/// What a list of ids spells, as `/detokenize` says it, and which id is the mark that ends thinking, as `/tokenize` says it.
 fn spell(vocabulary: &HashMap<u64, Vec<u8>>, question: &Question) -> Result<Vec<u8>, Refusal> {
     let asked: Value = serde_json::from_slice(&question.body).expect("JSON");
+    if question.path == "/tokenize" {
+        assert_eq!(asked["prompt"], "</think>");
+        return Ok(json!({"count": 1, "max_model_len": 4096, "tokens": [CLOSE]}).to_string().into_bytes());
+    }
     assert_eq!((question.path, &asked["model"]), ("/detokenize", &json!("tiny")));
     let bytes: Vec<u8> = numbers(&asked["tokens"]).iter().flat_map(|id| vocabulary[id].clone()).collect();
     Ok(json!({"prompt": String::from_utf8_lossy(&bytes)}).to_string().into_bytes())
@@ -94,14 +98,18 @@ struct Recorded {
     /// The data of its events, without `[DONE]`, and where each ends in bytes.
     told: Vec<String>,
     ends: Vec<usize>,
-    /// The same as another server sends them.
+    /// The events as the client gets them.
+    plain: Vec<Option<String>>,
+    /// The same as another server sends them, read and written.
     elsewhere: Vec<Value>,
+    written: Vec<String>,
     vocabulary: HashMap<u64, Vec<u8>>,
     prompt: Vec<u64>,
     /// The answer's ids before each event, and after the last.
     before: Vec<usize>,
-    /// How many of them are thinking.
+    /// How many of them are thinking, and how many of those share an event with the answer.
     thoughts: u64,
+    shared: u64,
     /// Characters withheld because they may become a stop string.
     withheld: usize,
 }
@@ -121,16 +129,20 @@ impl Recorded {
         let text = String::from_utf8(bytes.clone()).expect("text");
         let ends = text.match_indices("\n\n").map(|(at, end)| at + end.len()).collect();
         let mut before = vec![0];
-        let mut thoughts = 0;
+        let (mut thoughts, mut shared) = (0, 0);
         for event in told.iter().map(|data| read(data)) {
             let ids = ids_of(&event);
             before.push(before[before.len() - 1] + ids.len());
             if event["choices"][0]["delta"]["reasoning"].is_string() {
                 // In an event with the end of the thinking, too, only what precedes its mark is of it.
-                thoughts += ids.iter().take_while(|id| **id != CLOSE).count() as u64;
+                let count = ids.iter().take_while(|id| **id != CLOSE).count() as u64;
+                thoughts += count;
+                shared += if event["choices"][0]["delta"]["content"].is_string() { count } else { 0 };
             }
         }
-        let elsewhere = told.iter().map(|data| another_server(data)).collect();
+        let plain = told.iter().map(|data| shown(data)).collect();
+        let elsewhere: Vec<Value> = told.iter().map(|data| another_server(data)).collect();
+        let written = elsewhere.iter().map(Value::to_string).collect();
         let prompt = prompt_of(&read(&told[0]));
         assert!(!prompt.is_empty(), "{file} has the prompt's ids");
         let vocabulary = vocabulary();
@@ -141,11 +153,14 @@ impl Recorded {
             bytes,
             told,
             ends,
+            plain,
             elsewhere,
+            written,
             vocabulary,
             prompt,
             before,
             thoughts,
+            shared,
             withheld: 0,
         }
     }
@@ -187,8 +202,12 @@ impl Recorded {
         let (mut leg, mut unspoken) = (String::new(), Vec::new());
         let mut given_already = self.ahead(&spelled, from);
         let opening = if self.api == Api::Chat { 1 } else { 0 };
-        for (at, event) in self.elsewhere[..opening].iter().chain(&self.elsewhere[from.max(opening)..]).enumerate() {
-            let mut event = event.clone();
+        for (at, number) in (0..opening).chain(from.max(opening)..self.elsewhere.len()).enumerate() {
+            if at > 0 && self.withheld == 0 && given_already == 0 && !self.elsewhere[number]["usage"].is_object() {
+                leg.push_str(&format!("data: {}\n\n", self.written[number]));
+                continue;
+            }
+            let mut event = self.elsewhere[number].clone();
             if at == 0 {
                 let place = if self.api == Api::Chat { &mut event } else { &mut event["choices"][0] };
                 place["prompt_token_ids"] = json!(given);
@@ -243,18 +262,25 @@ impl Recorded {
     /// What the client is to get: the recording without its ids, but for the fingerprint, which leg 1 had not sent yet.
     fn wanted(&self, run: &Run, cut: usize) -> Vec<String> {
         let print = |data: String| {
+            if !data.contains(r#""system_fingerprint":""#) {
+                return data;
+            }
             let event = read(&data);
-            let Some(own) = event["system_fingerprint"].as_str() else { return data };
+            let own = event["system_fingerprint"].as_str().expect("a fingerprint");
             match run.last_plan() {
                 Some(_) => data.replace(own, ELSEWHERE),
-                None => data.replace(&format!(r#","system_fingerprint":"{own}""#), ""),
+                // Of thinking that shares an event with the answer nobody knows how many ids it is, unless an engine is asked for the mark.
+                None => data.replace(&format!(r#","system_fingerprint":"{own}""#), "").replace(
+                    &format!(r#""reasoning_tokens":{}}}"#, self.thoughts),
+                    &format!(r#""reasoning_tokens":{}}}"#, self.thoughts - self.shared),
+                ),
             }
         };
         if cut == 0 {
-            return self.elsewhere.iter().filter_map(|event| shown(&event.to_string())).collect();
+            return self.written.iter().filter_map(|event| shown(event)).collect();
         }
-        let (had, rest) = self.told.split_at(cut);
-        had.iter().filter_map(|data| shown(data)).chain(rest.iter().filter_map(|data| shown(data)).map(print)).collect()
+        let (had, rest) = self.plain.split_at(cut);
+        had.iter().flatten().cloned().chain(rest.iter().flatten().cloned().map(print)).collect()
     }
 
     /// Events of a completion whose text is withheld by characters: their texts as one, which the server of the recording parts otherwise
@@ -285,7 +311,7 @@ impl Recorded {
         run.feed(&self.bytes[..at]);
         run.end(LegEnd::Reset);
         run.serve(|start| Reply::Whole(self.answer(start)));
-        let had: Vec<String> = self.told[..cut].iter().filter_map(|data| shown(data)).collect();
+        let had: Vec<String> = self.plain[..cut].iter().flatten().cloned().collect();
         let said = Said::by(&had);
         let text = |data: &String| read(data)["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
         let texts: String = had.iter().map(text).collect();
