@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use baton::mock::{Config, Engine};
+use serde_json::{Value, json};
 use support::within;
 use tokio::process::Command;
 
@@ -61,6 +62,72 @@ async fn a_certificate_is_written_and_read_again_at_start() {
     let output = baton(&["check", "-c", &file.display().to_string()]).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains(":1: upstreams[0].certificate: \"out/certificate.json\": it is no certificate"));
+}
+
+/// What a certificate says of a plan in a state: how often each verdict, and why.
+fn row(certificate: &Value, plan: &str, state: &str) -> (Value, Value) {
+    let rows = certificate["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["plan"] == plan && row["state"] == state);
+    let row = row.unwrap_or_else(|| panic!("no row for {plan}, {state}: {certificate:#}"));
+    (row["verdicts"].clone(), row["why"].clone())
+}
+
+/// A certificate of an engine, made with every plan.
+async fn certificate(name: &str, config: Config, engine: &str, family: &str) -> Value {
+    let running = Engine::start(config).await.expect("a mock engine starts");
+    let file = folder(name).join("certificate.json");
+    let (url, path) = (running.url(), file.display().to_string());
+    let arguments = ["certify", "--url", &url, "--engine", engine, "--family", family, "--cuts", "2", "--json", &path];
+    let output = baton(&arguments).await;
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&std::fs::read(&file).expect("the JSON is there")).expect("it is JSON")
+}
+
+#[tokio::test]
+async fn every_plan_of_an_engine_with_the_scale_out_endpoints_has_its_rows() {
+    let (family, tool_call) = ("qwen3".to_owned(), Some(4));
+    let config = Config { family, tool_call, reasoning: 10, content: 20, scale_out: true, ..Config::default() };
+    let certificate = certificate("every-plan", config, "vllm", "qwen3").await;
+    assert_eq!((&certificate["scale_out"], &certificate["not_reached"]), (&json!(true), &json!([])));
+    let exact = || (json!({"exact": 2}), json!(null));
+    let refused = |why: &str| (json!({"refused": 2}), json!([why]));
+    let states = ["thinking", "step", "content", "thinking-off", "inside-word", "inside-character", "before-tool-name"];
+    for state in states {
+        assert_eq!(row(&certificate, "token-exact", state), exact(), "{state}");
+        let (rendered, _) = row(&certificate, "render-generate", state);
+        let counted = |verdict: &String| verdict == "exact" || state == "inside-character" && verdict == "same-text";
+        // A token of thinking that is half a character is counted with the event that has its text, and that is another one behind a cut.
+        assert!(rendered.as_object().expect("verdicts").keys().all(counted), "{state}: {rendered}");
+        assert_eq!(row(&certificate, "prefix", state), refused("not_here"), "{state}");
+    }
+    // Only the parser's state goes on inside a call.
+    assert_eq!(row(&certificate, "render-generate", "behind-tool-name"), exact());
+    for plan in ["token-exact", "chat-continue", "replay"] {
+        assert_eq!(row(&certificate, plan, "behind-tool-name"), refused("tool_call_shown"), "{plan}");
+    }
+    assert_eq!(row(&certificate, "chat-continue", "thinking"), refused("thinking_closes"));
+    assert_eq!(row(&certificate, "chat-continue", "content"), exact());
+    // In thinking the request is sent once more, and what it thinks again is dropped; behind the answer's beginning comes another answer.
+    assert_eq!(row(&certificate, "replay", "thinking").0, json!({"same-text": 2}));
+    assert_eq!(row(&certificate, "replay", "content").0, json!({"different": 2}));
+}
+
+#[tokio::test]
+async fn an_engine_that_goes_on_from_a_prefix_has_that_in_its_rows() {
+    let config = Config { reasoning: 10, content: 20, ..Config::default() };
+    let certificate = certificate("prefix", config, "deepseek", "default").await;
+    // Its tokens are not counted along, so the usage of what was recovered is an estimate.
+    let (content, why) = row(&certificate, "prefix", "content");
+    assert_eq!(content, json!({"same-text": 2}));
+    assert!(
+        why.as_array().is_some_and(|why| why.iter().all(|why| why.as_str().unwrap_or_default().starts_with("usage ")))
+    );
+    let refused = |why: &str| (json!({"refused": 2}), json!([why]));
+    assert_eq!(row(&certificate, "prefix", "thinking"), refused("thinking_closes"));
+    for plan in ["token-exact", "render-generate", "chat-continue"] {
+        assert_eq!(row(&certificate, plan, "content"), refused("not_here"), "{plan}");
+    }
+    assert_eq!(row(&certificate, "replay", "content").0, json!({"different": 2}));
 }
 
 #[tokio::test]

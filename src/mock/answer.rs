@@ -131,10 +131,13 @@ pub(super) fn begin(ask: &Ask, config: &Config, family: &Family) -> Result<Begun
     if let Some(prompt) = reuse::ids(ask, config)? {
         let place = model.after(&prompt);
         let state = state_after(&prompt, family, model.thinks);
-        let wrong = place
-            .at
-            .is_none()
-            .then_some("the ids are not a prompt and the beginning of this engine's own answer to it");
+        let root = model.root(&prompt, &place).filter(|_| ask.is_guided());
+        let wrong = match (place.at, root) {
+            (None, _) => Some("the ids are not a prompt and the beginning of this engine's own answer to it"),
+            (_, Some(_)) => Some("guided decoding begins the answer anew behind ids that hold some of it"),
+            _ => None,
+        };
+        let place = root.unwrap_or(place);
         return Ok(Begun { place, state, wrong: wrong.map(str::to_owned), start: None, reused: true, prompt });
     }
     let start = start(ask, config, family)?;

@@ -66,14 +66,18 @@ impl Ask {
         #[derive(Deserialize)]
         struct Flags {
             #[serde(default)]
+            messages: Value,
+            #[serde(default)]
             continue_final_message: Option<Value>,
             #[serde(default)]
             kv_transfer_params: Option<Value>,
         }
         let Ok(flags) = serde_json::from_slice::<Flags>(body) else { return Leg::First };
         let ids = flags.kv_transfer_params.as_ref().and_then(|params| params.get("prompt_token_ids"));
-        let continues =
-            flags.continue_final_message == Some(Value::Bool(true)) || ids.is_some_and(|ids| !ids.is_null());
+        let yes = Some(Value::Bool(true));
+        let continues = flags.continue_final_message == yes
+            || flags.messages.as_array().and_then(|list| list.last()?.get("prefix").cloned()) == yes
+            || ids.is_some_and(|ids| !ids.is_null());
         if continues { Leg::Continuation } else { Leg::First }
     }
 
@@ -122,8 +126,21 @@ impl Ask {
         self.flag("stream").unwrap_or(false)
     }
 
+    /// Whether it goes on inside its last message: by the flag, or as DeepSeek's own API does.
     pub(super) fn continues(&self) -> bool {
+        self.is_flagged() || self.last().is_some_and(|last| last.get("prefix") == Some(&Value::Bool(true)))
+    }
+
+    /// `continue_final_message`.
+    pub(super) fn is_flagged(&self) -> bool {
         self.flag("continue_final_message").unwrap_or(false)
+    }
+
+    /// Whether a grammar decides what may be written: output of a prescribed form, or a tool call that has to be made.
+    pub(super) fn is_guided(&self) -> bool {
+        let form = self.fields.get("response_format").and_then(|format| format.get("type")?.as_str());
+        let forced = |choice: &Value| choice.is_object() || choice.as_str() == Some("required");
+        matches!(form, Some("json_object" | "json_schema")) || self.fields.get("tool_choice").is_some_and(forced)
     }
 
     /// Whether it goes on with an answer that another request began, by a message or by ids.

@@ -3,7 +3,7 @@
 /// An endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Endpoint {
-    /// `POST /v1/chat/completions`.
+    /// `POST /v1/chat/completions`, and `/beta/chat/completions`, where DeepSeek's own API takes a prefix.
     Chat,
     /// `POST /v1/completions`.
     Completions,
@@ -23,8 +23,9 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// All of them, with method, path and the name in the scope of a fault.
-    pub(super) const ALL: [(Endpoint, &'static str, &'static str, &'static str); 8] = [
+    pub(super) const ALL: [(Endpoint, &'static str, &'static str, &'static str); 9] = [
         (Endpoint::Chat, "POST", "/v1/chat/completions", "chat"),
+        (Endpoint::Chat, "POST", "/beta/chat/completions", "chat"),
         (Endpoint::Completions, "POST", "/v1/completions", "completions"),
         (Endpoint::Generate, "POST", "/inference/v1/generate", "generate"),
         (Endpoint::Render, "POST", "/v1/chat/completions/render", "render"),

@@ -128,7 +128,7 @@ fn check_vllm(ask: &Ask, family: &Family) -> Result<(), Refusal> {
             "Cannot set `add_generation_prompt` to True when the last message is from the assistant.",
         ));
     }
-    if !ask.continues() {
+    if !ask.is_flagged() {
         return Ok(());
     }
     match ask.add_generation_prompt() {

@@ -189,7 +189,11 @@ impl Driver {
 
     fn not_opened(&mut self, not: NotOpened) -> Refusal {
         let NotOpened { refusal, endpoint, unconnected } = not;
-        self.failed.extend(endpoint);
+        if let Some(address) = endpoint {
+            // What it has been able to do so far it may not be able to do any more.
+            self.onward.cluster.suspect(address);
+            self.failed.push(address);
+        }
         self.report.unconnected(unconnected);
         refusal
     }

@@ -11,7 +11,7 @@
 //!              └── no answer: in 1 s, 2 s, … PAUSE_MAX ────────┘
 //! ```
 //!
-//! A suspicion (a leg on it failed) makes it due at once, but not within [`GAP`] of the last time that it was asked.
+//! A suspicion (a leg on it failed or was not opened) makes it due at once, but not within [`GAP`] of the last time that it was asked.
 //!
 //! Invariants:
 //! - An endpoint is asked by one probe at a time, and a probe is over after five requests of at most [`PATIENCE`] each.

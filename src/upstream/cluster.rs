@@ -248,7 +248,7 @@ impl Cluster {
         abilities::together(endpoints.filter_map(|endpoint| endpoint.inquiries().found()))
     }
 
-    /// A leg on the endpoint of this address failed: the engine may be another one when it comes back, so it is asked again what
+    /// A leg on the endpoint of this address failed or could not be opened: the engine may be another one when it comes back, so it is asked again what
     /// it can do, soon, and once for many suspicions.
     pub fn suspect(&self, address: SocketAddr) {
         let backends = self.balancer.backends().get_backend();

@@ -185,7 +185,11 @@ impl Leg {
                     leg.failures = failures;
                     return Ok(leg);
                 }
-                Err(Failed::Connect(why)) => failures.push(ConnectFailure { endpoint, why }),
+                Err(Failed::Connect(why)) => {
+                    // What listens there when it is back may be another engine.
+                    cluster.suspect(endpoint.address());
+                    failures.push(ConnectFailure { endpoint, why });
+                }
                 Err(Failed::Exchange(error)) => return Err(error),
             }
         }

@@ -30,6 +30,30 @@ enum Counted {
     Along,
 }
 
+/// An event as another server sends it.
+fn elsewhere(data: &str) -> Value {
+    let mut event: Value = serde_json::from_str(data).expect("a chunk");
+    event["id"] = json!("chatcmpl-elsewhere");
+    event["created"] = json!(1_900_000_000);
+    if event.get("system_fingerprint").is_some() {
+        event["system_fingerprint"] = json!("vllm-elsewhere");
+    }
+    event
+}
+
+/// Tokens in the first events, for every number of them: as many as the ids that they list; where none are listed, each event after the
+/// first is one, up to the finish reason.
+fn tokens(events: &[String]) -> Vec<u64> {
+    let mut tokens = vec![0, 0];
+    for data in &events[1..] {
+        let event: Value = serde_json::from_str(data).expect("a chunk");
+        let choice = &event["choices"][0];
+        let more = if choice.is_null() { 0 } else { choice["token_ids"].as_array().map_or(1, Vec::len) };
+        tokens.push(tokens[tokens.len() - 1] + more as u64);
+    }
+    tokens
+}
+
 struct Recorded {
     file: &'static str,
     family: &'static str,
@@ -38,6 +62,10 @@ struct Recorded {
     bytes: Vec<u8>,
     whole: Vec<String>,
     ends: Vec<usize>,
+    /// The events as another server sends them.
+    elsewhere: Vec<String>,
+    /// For every number of events: the tokens in them.
+    tokens: Vec<u64>,
     /// For every number of events: what they say, the leg that follows them, and what the client is to get in the end.
     cuts: Vec<(Said, Vec<u8>, Vec<String>)>,
 }
@@ -53,8 +81,10 @@ impl Recorded {
         assert_eq!(whole.pop().as_deref(), Some("[DONE]"), "{file} is a whole answer");
         let text = String::from_utf8(bytes.clone()).expect("text");
         let ends = text.match_indices("\n\n").map(|(at, end)| at + end.len()).collect();
+        let elsewhere = whole.iter().map(|data| elsewhere(data).to_string()).collect();
+        let tokens = tokens(&whole);
         let cuts = Vec::new();
-        let mut recorded = Recorded { file, family, counted, request, bytes, whole, ends, cuts };
+        let mut recorded = Recorded { file, family, counted, request, bytes, whole, ends, elsewhere, tokens, cuts };
         for cut in 0..=recorded.whole.len() {
             let said = Said::by(&recorded.whole[..cut]);
             let rest = recorded.rest(cut, said.is_nothing());
@@ -64,23 +94,16 @@ impl Recorded {
         recorded
     }
 
-    /// An event as another server sends it.
-    fn elsewhere(&self, data: &str) -> Value {
-        let mut event: Value = serde_json::from_str(data).expect("a chunk");
-        event["id"] = json!("chatcmpl-elsewhere");
-        event["created"] = json!(1_900_000_000);
-        if event.get("system_fingerprint").is_some() {
-            event["system_fingerprint"] = json!("vllm-elsewhere");
-        }
-        event
-    }
-
     /// The rest after `cut` events, in a leg of its own that counts its own tokens; all of it if nothing of the answer had come.
     fn rest(&self, cut: usize, again: bool) -> Vec<u8> {
-        let (from, before) = if again { (1, 0) } else { (cut, self.tokens(cut)) };
+        let (from, before) = if again { (1, 0) } else { (cut, self.tokens[cut]) };
         let mut rest = String::new();
-        for data in self.whole[..1].iter().chain(&self.whole[from..]) {
-            let mut event = self.elsewhere(data);
+        for data in self.elsewhere[..1].iter().chain(&self.elsewhere[from..]) {
+            if !data.contains(r#""usage":{"#) {
+                rest.push_str(&format!("data: {data}\n\n"));
+                continue;
+            }
+            let mut event: Value = serde_json::from_str(data).expect("a chunk");
             if let Some(usage) = event.get_mut("usage") {
                 let count = |usage: &Value, key: &str| usage[key].as_u64().expect("a count");
                 let completion = count(usage, "completion_tokens").saturating_sub(before);
@@ -106,6 +129,9 @@ impl Recorded {
             return other;
         }
         let elsewhere = |data: &String| {
+            if !data.contains(r#""system_fingerprint":"#) {
+                return data.clone();
+            }
             let event: Value = serde_json::from_str(data).expect("a chunk");
             match event["system_fingerprint"].as_str() {
                 Some(_) if finished => {
@@ -126,11 +152,6 @@ impl Recorded {
     fn length(&self) -> usize {
         let said = self.said(self.whole.len());
         said.reasoning.len() + said.content.len()
-    }
-
-    /// Tokens in the first `cut` events: each event after the first is one, up to the finish reason.
-    fn tokens(&self, cut: usize) -> u64 {
-        self.whole[..cut].iter().skip(1).filter(|data| !data.contains(r#""choices":[]"#)).count() as u64
     }
 
     fn open(&self, sent: &[u8]) -> Run {
@@ -167,6 +188,19 @@ impl Recorded {
             assert_eq!((other.why, other.is_incomplete()), (run.why, run.is_incomplete()), "{words}");
             let had = if run.starts.is_empty() { &run.log.events[..] } else { &self.whole[..cut] };
             assert_eq!(other.log.events, had, "{words}");
+        }
+    }
+
+    /// Tries every end of an event; `check` says whether what the client got is right.
+    fn at_every_event(&self, check: impl Fn(&Run, usize, &str)) {
+        for (number, end) in self.ends.iter().enumerate() {
+            let cut = (number + 1).min(self.whole.len());
+            let mut run = self.open(&self.bytes[..*end]);
+            if number < self.whole.len() {
+                run.end(LegEnd::Reset);
+            }
+            run.serve(|_| Reply::Whole(self.cuts[cut].1.clone()));
+            check(&run, cut, &format!("{} after {cut} events", self.file));
         }
     }
 
@@ -214,7 +248,7 @@ impl Recorded {
         let completion = match self.counted {
             Counted::ById => all,
             _ if said.is_nothing() => all,
-            _ => recovered(&said.reasoning) + recovered(&said.content) + all - self.tokens(cut),
+            _ => recovered(&said.reasoning) + recovered(&said.content) + all - self.tokens[cut],
         };
         assert_eq!(count(got, "completion_tokens"), completion, "{at}");
         assert_eq!(count(got, "total_tokens"), count(got, "prompt_tokens") + completion, "{at}");
@@ -255,6 +289,25 @@ fn thinking_with_usage_in_every_event() {
 fn thinking_with_token_ids() {
     let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
     check("token_ids", "default", Counted::ById, &extra);
+}
+
+#[test]
+fn a_story_with_its_thinking_at_every_event() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    let recorded = Recorded::new("story_token_ids", "default", Counted::ById, &extra);
+    recorded.at_every_event(|run, cut, at| recorded.assert_whole(run, cut, at));
+}
+
+#[test]
+fn the_end_of_thinking_in_an_event_with_the_answer() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    check("step_in_one_event", "default", Counted::ById, &extra);
+}
+
+#[test]
+fn thinking_of_which_a_part_was_withheld() {
+    let extra = json!({"stream_options": {"include_usage": true}, "return_token_ids": true});
+    check("held_back_mark", "default", Counted::ById, &extra);
 }
 
 #[test]

@@ -150,7 +150,9 @@ impl Rig {
     /// events that the client does not get.
     pub fn wire(&self, body: &Value) -> Vec<String> {
         let request = ChatRequest::parse(body.to_string().as_bytes()).expect("a request");
-        let listing = resume::first(&request, &resume::Engine::named(self.engine).0, &resume::Settings::default());
+        // As where structured answers are buffered; elsewhere nothing of them is continued, and their events are not counted.
+        let settings = resume::Settings { structured: true, ..resume::Settings::default() };
+        let listing = resume::first(&request, &resume::Engine::named(self.engine).0, &settings);
         let config = Config { ledger: None, ..self.engines[0].config().clone() };
         let events = mock::events(&config, &listing.unwrap_or_else(|| body.to_string().into_bytes()), 0);
         let data = |event: Vec<u8>| String::from_utf8(event).expect("text").replace("data: ", "").trim_end().to_owned();

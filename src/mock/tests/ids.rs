@@ -358,3 +358,40 @@ async fn places_of_faults_count_the_events_that_hold_only_ids() {
     client.chat(&[("mock-fault", "leg1 eof@1, leg2 eof@2")], &continued(&body, &answer(&config, &body), 3));
     assert_eq!(client.reply().events().len(), 2, "ids make it a continuation");
 }
+
+#[test]
+fn an_answer_of_a_prescribed_form_begins_anew_behind_its_thinking() {
+    let config = Config { reasoning: 6, content: 12, family: "qwen3".to_owned(), tool_call: Some(0), ..config() };
+    let named = json!({"type": "function", "function": {"name": "get_weather"}});
+    for more in [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}),
+        json!({"tools": tools(), "tool_choice": "required"}),
+        json!({"tools": tools(), "tool_choice": named}),
+    ] {
+        let body = with_ids(request(more));
+        let whole = answer(&config, &body);
+        let close = whole.ids.iter().position(|id| *id == 151_668).expect("the end of thinking");
+        let rest = |kept: usize, config: &Config| {
+            let mut body = body.clone();
+            let given = [&whole.prompt_ids[..], &whole.ids[..kept]].concat();
+            body["kv_transfer_params"] = json!({"prompt_token_ids": given});
+            events(config, body.to_string().as_bytes(), 0).map(|_| ids(&data(config, &body)))
+        };
+        for kept in [1, close, close + 1] {
+            assert_eq!(rest(kept, &config).expect("an answer"), whole.ids[kept..], "{body}: it goes on");
+        }
+        let strict = Config { strict: true, ..config.clone() };
+        for kept in [close + 2, close + 4, whole.ids.len() - 1] {
+            assert_eq!(rest(kept, &config).expect("an answer"), whole.ids[close + 1..], "{body}: from the root");
+            let (status, words) = rest(kept, &strict).expect_err("that is never what is wanted");
+            assert!(status == 400 && words.contains("begins the answer anew"), "{words}");
+        }
+    }
+    let body = with_ids(request(json!({"response_format": {"type": "text"}})));
+    let whole = answer(&config, &body);
+    let mut rest = body.clone();
+    let given = [&whole.prompt_ids[..], &whole.ids[..12]].concat();
+    rest["kv_transfer_params"] = json!({"prompt_token_ids": given});
+    assert_eq!(ids(&data(&config, &rest)), whole.ids[12..], "no form is prescribed");
+}

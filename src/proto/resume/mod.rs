@@ -318,7 +318,11 @@ pub fn way(
     if let Some(exclusion) = budget.settings.rules_out(request) {
         return Err(Refused::Excluded(exclusion));
     }
-    let mut kinds = budget.settings.plans.without(budget.settings.barred).without(spent);
+    // What this stream has had refused is no better than what others had.
+    let mut settings = *budget.settings;
+    settings.barred.extend(spent.iter());
+    let budget = &Budget { settings: &settings, ..*budget };
+    let mut kinds = settings.plans.without(settings.barred);
     if let Some(exclusion) = request.exclusion() {
         // A grammar begins at its root behind the thinking. Up to there only ids go on exactly.
         if partial.phase() == Phase::Content || partial.has_tool_call() {
@@ -367,7 +371,7 @@ pub fn way_of(
 }
 
 /// The plan over the scale-out endpoints: wherever it was asked for by name, else where the upstream has the endpoints and nothing
-/// cheaper can go on: inside a tool call, and where no form of a last message will do.
+/// cheaper can go on: inside a tool call, and where no form of a last message will do or none is taken.
 fn render_plan(
     request: &ChatRequest,
     partial: &Partial,
@@ -379,7 +383,8 @@ fn render_plan(
     if !engine.spec().takes_ids || request.api() == Api::Completions {
         return Err(Refused::NotHere);
     }
-    let needed = || partial.has_tool_call() || plan(request, partial, family, engine, budget).is_err();
+    let by_message = budget.settings.plans.without(budget.settings.barred).contains(PlanKind::ChatContinue);
+    let needed = || partial.has_tool_call() || !by_message || plan(request, partial, family, engine, budget).is_err();
     let wanted = render || (abilities.scale_out && needed());
     if !wanted {
         return Err(Refused::NotHere);

@@ -128,10 +128,24 @@ impl Listed {
                     let events = ask(self.api, &self.case.later, body, number);
                     events.unwrap_or_else(|refusal| panic!("{}: {refusal:?}", self.at())).concat()
                 }
-                Work::Render(rendering) => render(&self.case.later, (**rendering).clone(), number),
+                Work::Render(rendering) => render(&self.case.later, (**rendering).clone(), number, usize::MAX),
             }
         });
         answer.clone()
+    }
+
+    /// What comes of a leg whose engine is lost after so many events of its own: for a rendered one, of those that list the tokens.
+    pub fn beginning(&self, start: &LegStart, events: usize) -> Vec<u8> {
+        let number = u64::from(start.leg * 10 + start.attempt);
+        match &start.work {
+            Work::Render(rendering) => render(&self.case.later, (**rendering).clone(), number, events),
+            Work::Request { .. } => {
+                let answer = self.answer(start);
+                let ends = answer.windows(2).enumerate().filter(|(_, two)| *two == b"\n\n").map(|(at, _)| at + 2);
+                let end = if events == 0 { Some(0) } else { ends.take(events).last() };
+                answer[..end.expect("an answer has events")].to_vec()
+            }
+        }
     }
 
     pub fn reply(&self, start: &LegStart) -> Reply {
@@ -244,10 +258,10 @@ fn spell(config: &Config, question: &Question) -> Result<Vec<u8>, Refusal> {
     mock::reply(config, question.path, &question.body).map_err(|(status, body)| Refusal::Status { status, body })
 }
 
-/// What the scale-out endpoints of the scripted engine make of a leg.
-fn render(config: &Config, mut rendering: Rendering, number: u64) -> Vec<u8> {
+/// What the scale-out endpoints of the scripted engine make of a leg whose generating stream is cut after `most` events.
+fn render(config: &Config, mut rendering: Rendering, number: u64, most: usize) -> Vec<u8> {
     let mut leg = Vec::new();
-    let mut generated: Option<std::vec::IntoIter<Vec<u8>>> = None;
+    let mut generated: Option<std::iter::Take<std::vec::IntoIter<Vec<u8>>>> = None;
     loop {
         match rendering.poll().unwrap_or_else(|broken| panic!("{broken}")) {
             Need::Ask(question) => match mock::reply(config, question.path, &question.body) {
@@ -256,7 +270,7 @@ fn render(config: &Config, mut rendering: Rendering, number: u64) -> Vec<u8> {
             },
             Need::Generate(question) => {
                 let events = mock::generate_events(config, &question.body, number);
-                generated = Some(events.unwrap_or_else(|refusal| panic!("{refusal:?}")).into_iter());
+                generated = Some(events.unwrap_or_else(|refusal| panic!("{refusal:?}")).into_iter().take(most));
                 rendering.opened();
             }
             Need::Bytes(bytes) => leg.extend(bytes),

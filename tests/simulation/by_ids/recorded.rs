@@ -1,7 +1,8 @@
 //! Streams recorded with a vLLM 0.32 that listed ids, cut and continued by them: whole answers under `tests/fixtures/vllm-0.32/`. Leg 2 is
 //! the rest of the recording as another server would send it: under another id, at another time, with the ids that it was given and the
 //! count of its own tokens. What the ids spell was recorded as well (`vocabulary.json`: text, or the bytes of a part of a character);
-//! every beginning of every answer was held against the server's own `/detokenize` when it was made.
+//! every beginning of every answer was held against the server's own `/detokenize` when it was made. The ids of two more recordings that it
+//! lacks are in [`FURTHER`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,13 +23,32 @@ fn read(data: &str) -> Value {
     serde_json::from_str(data).expect("a chunk")
 }
 
-/// What a list of ids spells, as `/detokenize` says it.
+/// What a list of ids spells, as `/detokenize` says it, and which id is the mark that ends thinking, as `/tokenize` says it.
 fn spell(vocabulary: &HashMap<u64, Vec<u8>>, question: &Question) -> Result<Vec<u8>, Refusal> {
     let asked: Value = serde_json::from_slice(&question.body).expect("JSON");
+    if question.path == "/tokenize" {
+        assert_eq!(asked["prompt"], "</think>");
+        return Ok(json!({"count": 1, "max_model_len": 4096, "tokens": [CLOSE]}).to_string().into_bytes());
+    }
     assert_eq!((question.path, &asked["model"]), ("/detokenize", &json!("tiny")));
     let bytes: Vec<u8> = numbers(&asked["tokens"]).iter().flat_map(|id| vocabulary[id].clone()).collect();
     Ok(json!({"prompt": String::from_utf8_lossy(&bytes)}).to_string().into_bytes())
 }
+
+/// Spellings that follow from the texts of `step_in_one_event` and `held_back_mark`, in which every other id is known.
+const FURTHER: [(u64, &str); 8] = [
+    (614, " have"),
+    (633, " get"),
+    (1618, " call"),
+    (5392, " tool"),
+    (9104, " weather"),
+    (12095, " Paris"),
+    (17064, " asks"),
+    (22438, " (<"),
+];
+
+/// The id of the mark that ends thinking.
+const CLOSE: u64 = 151_668;
 
 fn vocabulary() -> HashMap<u64, Vec<u8>> {
     let spellings: HashMap<String, Value> = serde_json::from_slice(&fixture("vocabulary.json")).expect("JSON");
@@ -36,7 +56,8 @@ fn vocabulary() -> HashMap<u64, Vec<u8>> {
         Value::String(text) => text.into_bytes(),
         parts => numbers(&parts).into_iter().map(|byte| u8::try_from(byte).expect("a byte")).collect(),
     };
-    spellings.into_iter().map(|(id, spelling)| (id.parse().expect("an id"), bytes(spelling))).collect()
+    let recorded = spellings.into_iter().map(|(id, spelling)| (id.parse().expect("an id"), bytes(spelling)));
+    recorded.chain(FURTHER.map(|(id, spelling)| (id, spelling.as_bytes().to_vec()))).collect()
 }
 
 fn numbers(list: &Value) -> Vec<u64> {
@@ -77,14 +98,18 @@ struct Recorded {
     /// The data of its events, without `[DONE]`, and where each ends in bytes.
     told: Vec<String>,
     ends: Vec<usize>,
-    /// The same as another server sends them.
+    /// The events as the client gets them.
+    plain: Vec<Option<String>>,
+    /// The same as another server sends them, read and written.
     elsewhere: Vec<Value>,
+    written: Vec<String>,
     vocabulary: HashMap<u64, Vec<u8>>,
     prompt: Vec<u64>,
     /// The answer's ids before each event, and after the last.
     before: Vec<usize>,
-    /// How many of them are thinking.
+    /// How many of them are thinking, and how many of those share an event with the answer.
     thoughts: u64,
+    shared: u64,
     /// Characters withheld because they may become a stop string.
     withheld: usize,
 }
@@ -104,13 +129,20 @@ impl Recorded {
         let text = String::from_utf8(bytes.clone()).expect("text");
         let ends = text.match_indices("\n\n").map(|(at, end)| at + end.len()).collect();
         let mut before = vec![0];
-        let mut thoughts = 0;
+        let (mut thoughts, mut shared) = (0, 0);
         for event in told.iter().map(|data| read(data)) {
-            before.push(before[before.len() - 1] + ids_of(&event).len());
-            thoughts +=
-                if event["choices"][0]["delta"]["reasoning"].is_string() { ids_of(&event).len() as u64 } else { 0 };
+            let ids = ids_of(&event);
+            before.push(before[before.len() - 1] + ids.len());
+            if event["choices"][0]["delta"]["reasoning"].is_string() {
+                // In an event with the end of the thinking, too, only what precedes its mark is of it.
+                let count = ids.iter().take_while(|id| **id != CLOSE).count() as u64;
+                thoughts += count;
+                shared += if event["choices"][0]["delta"]["content"].is_string() { count } else { 0 };
+            }
         }
-        let elsewhere = told.iter().map(|data| another_server(data)).collect();
+        let plain = told.iter().map(|data| shown(data)).collect();
+        let elsewhere: Vec<Value> = told.iter().map(|data| another_server(data)).collect();
+        let written = elsewhere.iter().map(Value::to_string).collect();
         let prompt = prompt_of(&read(&told[0]));
         assert!(!prompt.is_empty(), "{file} has the prompt's ids");
         let vocabulary = vocabulary();
@@ -121,11 +153,14 @@ impl Recorded {
             bytes,
             told,
             ends,
+            plain,
             elsewhere,
+            written,
             vocabulary,
             prompt,
             before,
             thoughts,
+            shared,
             withheld: 0,
         }
     }
@@ -165,9 +200,14 @@ impl Recorded {
         // The events behind the last id have none: the usage.
         let from = from.min(self.before.iter().position(|before| *before == all.len()).expect("the end"));
         let (mut leg, mut unspoken) = (String::new(), Vec::new());
+        let mut given_already = self.ahead(&spelled, from);
         let opening = if self.api == Api::Chat { 1 } else { 0 };
-        for (at, event) in self.elsewhere[..opening].iter().chain(&self.elsewhere[from.max(opening)..]).enumerate() {
-            let mut event = event.clone();
+        for (at, number) in (0..opening).chain(from.max(opening)..self.elsewhere.len()).enumerate() {
+            if at > 0 && self.withheld == 0 && given_already == 0 && !self.elsewhere[number]["usage"].is_object() {
+                leg.push_str(&format!("data: {}\n\n", self.written[number]));
+                continue;
+            }
+            let mut event = self.elsewhere[number].clone();
             if at == 0 {
                 let place = if self.api == Api::Chat { &mut event } else { &mut event["choices"][0] };
                 place["prompt_token_ids"] = json!(given);
@@ -177,6 +217,9 @@ impl Recorded {
                 unspoken.extend(ids_of(&event).iter().flat_map(|id| self.vocabulary[id].clone()));
                 event["choices"][0]["text"] = json!(self.speak(&mut unspoken, last));
             }
+            if let (1.., Some(Value::String(text))) = (at, event.pointer_mut("/choices/0/delta/reasoning")) {
+                text.drain(..std::mem::take(&mut given_already));
+            }
             if event["usage"].is_object() {
                 self.count(&mut event["usage"], given.len(), kept.len());
             }
@@ -184,6 +227,13 @@ impl Recorded {
         }
         leg.push_str("data: [DONE]\n\n");
         leg.into_bytes()
+    }
+
+    /// Bytes of thinking that the kept ids spell and the recording's server withheld until the event `from`, as it may have become a mark.
+    /// A server that finds them in its prompt does not say them.
+    fn ahead(&self, spelled: &[u8], from: usize) -> usize {
+        let said = Said::by(&self.told[..from]).reasoning;
+        spelled.strip_prefix(said.as_bytes()).filter(|ahead| *ahead == b"<").map_or(0, <[u8]>::len)
     }
 
     /// What a server with the recording's stop string gives out of these bytes.
@@ -212,18 +262,25 @@ impl Recorded {
     /// What the client is to get: the recording without its ids, but for the fingerprint, which leg 1 had not sent yet.
     fn wanted(&self, run: &Run, cut: usize) -> Vec<String> {
         let print = |data: String| {
+            if !data.contains(r#""system_fingerprint":""#) {
+                return data;
+            }
             let event = read(&data);
-            let Some(own) = event["system_fingerprint"].as_str() else { return data };
+            let own = event["system_fingerprint"].as_str().expect("a fingerprint");
             match run.last_plan() {
                 Some(_) => data.replace(own, ELSEWHERE),
-                None => data.replace(&format!(r#","system_fingerprint":"{own}""#), ""),
+                // Of thinking that shares an event with the answer nobody knows how many ids it is, unless an engine is asked for the mark.
+                None => data.replace(&format!(r#","system_fingerprint":"{own}""#), "").replace(
+                    &format!(r#""reasoning_tokens":{}}}"#, self.thoughts),
+                    &format!(r#""reasoning_tokens":{}}}"#, self.thoughts - self.shared),
+                ),
             }
         };
         if cut == 0 {
-            return self.elsewhere.iter().filter_map(|event| shown(&event.to_string())).collect();
+            return self.written.iter().filter_map(|event| shown(event)).collect();
         }
-        let (had, rest) = self.told.split_at(cut);
-        had.iter().filter_map(|data| shown(data)).chain(rest.iter().filter_map(|data| shown(data)).map(print)).collect()
+        let (had, rest) = self.plain.split_at(cut);
+        had.iter().flatten().cloned().chain(rest.iter().flatten().cloned().map(print)).collect()
     }
 
     /// Events of a completion whose text is withheld by characters: their texts as one, which the server of the recording parts otherwise
@@ -254,7 +311,7 @@ impl Recorded {
         run.feed(&self.bytes[..at]);
         run.end(LegEnd::Reset);
         run.serve(|start| Reply::Whole(self.answer(start)));
-        let had: Vec<String> = self.told[..cut].iter().filter_map(|data| shown(data)).collect();
+        let had: Vec<String> = self.plain[..cut].iter().flatten().cloned().collect();
         let said = Said::by(&had);
         let text = |data: &String| read(data)["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
         let texts: String = had.iter().map(text).collect();
@@ -323,12 +380,8 @@ fn tools() -> Value {
 
 #[test]
 fn a_story_with_its_thinking() {
-    // The thinking is 88 tokens; of the rest every eighth event is tried, and the last ones.
     let story = Recorded::new("story_token_ids", "qwen3_6", Api::Chat, &usage());
-    let last = story.ends.len() - 8;
-    for (number, at) in
-        story.ends.iter().enumerate().filter(|(number, _)| *number < 96 || number % 8 == 0 || *number > last)
-    {
+    for (number, at) in story.ends.iter().enumerate() {
         let torn = if number % 3 == 0 { *at + 40 } else { *at };
         story.check(torn.min(story.bytes.len() - 1));
     }
@@ -359,6 +412,22 @@ fn the_story_with_ids_taken_out_is_the_story_without() {
 #[test]
 fn thinking_at_every_byte() {
     Recorded::new("token_ids", "qwen3", Api::Chat, &usage()).at_every_byte(1);
+}
+
+#[test]
+fn the_end_of_thinking_in_an_event_with_the_answer_at_every_byte() {
+    let step = Recorded::new("step_in_one_event", "qwen3", Api::Chat, &usage());
+    assert!(
+        step.told
+            .iter()
+            .any(|data| data.contains("\"content\":\"\\n\\n<tool_call>") && data.contains("\"reasoning\":"))
+    );
+    step.at_every_byte(1);
+}
+
+#[test]
+fn thinking_of_which_a_part_was_withheld_as_it_may_become_a_mark_at_every_byte() {
+    Recorded::new("held_back_mark", "qwen3", Api::Chat, &usage()).at_every_byte(1);
 }
 
 #[test]

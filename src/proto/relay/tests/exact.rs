@@ -578,6 +578,75 @@ fn an_answer_of_a_prescribed_form_is_held_back_and_goes_on_from_before_it() {
     }
 }
 
+/// The events of a call that had to be made, as vLLM sends them: the name under an id, the arguments in pieces, the finish reason.
+fn forced_call(leg: &str, pieces: &[(&str, &str)]) -> Vec<String> {
+    let begun = format!(
+        r#"{{"tool_calls":[{{"id":"call-{leg}","type":"function","index":0,"function":{{"name":"f","arguments":""}}}}]}}"#
+    );
+    let piece = |(arguments, ids): &(&str, &str)| {
+        let delta = json!({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]});
+        event(leg, &delta.to_string(), ids)
+    };
+    std::iter::once(event(leg, &begun, "[40]")).chain(pieces.iter().map(piece)).collect()
+}
+
+const FORCED: [&str; 2] = [
+    FORMS[2],
+    r#""tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}"#,
+];
+
+#[test]
+fn a_call_that_had_to_be_made_is_made_once_though_two_engines_begin_it() {
+    for (form, reason) in FORCED.iter().zip(["tool_calls", "stop"]) {
+        let request = REQUEST.replace(r#""stream":true"#, &format!(r#""stream":true,{form}"#));
+        let mut bench = bench_for(&request, structured(10_000), "qwen3", "vllm");
+        bench.relay.hides_ids = true;
+        bench.send(&[&opening("1", PROMPT), &thought("1", "Let", "[10]"), &event("1", "{}", "[20]")]);
+        let shown = bench.log.events.clone();
+        let lost = forced_call("1", &[("{\"a", "[41]"), ("\": 1", "[33]")]);
+        bench.send(&lost.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((shown.len(), &bench.log.events), (2, &shown), "{form}: nothing of the call is shown");
+        bench.cut();
+        bench.answer_all();
+        let start = bench.next_leg();
+        assert_eq!((start.plan, ids_of(&start).to_string()), ("token-exact", "[1,2,3,10]".to_owned()), "{form}");
+        // The grammar begins at its root: another call, under an id of its own.
+        let mut rest = vec![event("2", "{}", "[20]")];
+        rest.extend(forced_call("2", &[("{\"b\": 2", "[41]"), ("}", "[33]")]));
+        rest.push(ended("2", reason, "[99]"));
+        bench.send(&[&opening("2", "[1,2,3,10]")]);
+        bench.send(&rest[..rest.len() - 1].iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(bench.log.events, shown, "{form}");
+        bench.send(&[&rest[rest.len() - 1], "[DONE]"]);
+        let wanted: Vec<_> = rest[1..].iter().map(|event| plain(event).replace(r#""id":"2""#, r#""id":"1""#)).collect();
+        assert_eq!(bench.log.events[2..], wanted, "{form}");
+        assert_eq!(bench.log.seal, Some(Seal::Finished), "{form}");
+    }
+}
+
+#[test]
+fn a_call_that_had_to_be_made_without_thinking_is_asked_for_again() {
+    for form in FORCED {
+        let request = REQUEST.replace(r#""stream":true"#, &format!(r#""stream":true,{form}"#));
+        let mut bench = bench_for(&request, structured(10_000), "qwen3", "vllm");
+        bench.relay.hides_ids = true;
+        bench.send(&[&opening("1", PROMPT)]);
+        bench.send(&forced_call("1", &[("{\"a", "[41]")]).iter().map(String::as_str).collect::<Vec<_>>());
+        bench.cut();
+        let start = bench.next_leg();
+        assert_eq!((start.plan, bench.log.events.len()), ("again", 1), "{form}");
+        assert_eq!(body(&start)["tool_choice"], serde_json::from_str::<Value>(&request).unwrap()["tool_choice"]);
+        let whole = forced_call("2", &[("{}", "[41]")]);
+        bench.send(&[&opening("2", PROMPT)]);
+        bench.send(&whole.iter().map(String::as_str).collect::<Vec<_>>());
+        bench.send(&[&ended("2", "tool_calls", "[99]"), "[DONE]"]);
+        let called: Vec<_> = bench.log.events.iter().filter(|event| event.contains("tool_calls\":[")).collect();
+        assert_eq!(called.len(), 2, "{form}: {called:?}");
+        assert!(bench.log.events.iter().all(|event| !event.contains("call-1")), "{form}");
+        assert_eq!(bench.log.seal, Some(Seal::Finished), "{form}");
+    }
+}
+
 #[test]
 fn an_answer_of_a_prescribed_form_without_thinking_is_asked_for_again() {
     for engine in ["vllm", "sglang"] {

@@ -1,5 +1,6 @@
 //! The relay's rules, one by one. The simulation over whole recorded streams is `tests/simulation`.
 
+mod auto;
 mod completions;
 mod exact;
 mod failures;
