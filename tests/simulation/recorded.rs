@@ -209,7 +209,7 @@ impl Recorded {
         let mut ahead = false;
         for event in self.whole[..cut].iter().filter_map(|data| serde_json::from_str::<Value>(data).ok()) {
             let choice = &event["choices"][0];
-            let text = ["content", "reasoning"].iter().filter_map(|key| choice["delta"][key].as_str()).last();
+            let text = ["content", "reasoning"].iter().filter_map(|key| choice["delta"][key].as_str()).next_back();
             let whole = text.is_some_and(|text| !text.is_empty() && !text.ends_with('\u{fffd}'));
             ahead = !whole && (ahead || choice["token_ids"].as_array().is_some_and(|ids| !ids.is_empty()));
         }
