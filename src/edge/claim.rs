@@ -1,5 +1,7 @@
 //! Chats and completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::Version;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT, LOCATION};
@@ -12,17 +14,19 @@ use tokio::time::Instant;
 use super::error::Fault;
 use super::gateway::Gateway;
 use super::opaque::Follower;
-use super::{headers, opaque, reply, route};
-use crate::config::settings::{self, Route};
-use crate::journal::Writer;
+use super::{headers, opaque, reply, resume, route};
+use crate::config::settings::{self, ResumeMode, Route};
+use crate::journal::{Keep, Writer};
 use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
-use crate::proto::resume::{self, Engine, Family, PlanKind};
-use crate::stream::{self, Attached, Onward, Report, Start, StreamId};
+use crate::proto::resume::{self as plans, Engine, Family, PlanKind};
+use crate::stream::{self, Attached, Keeping, Kept, Onward, Report, Start, StreamId, Tenant, Terms};
 use crate::upstream::{Ask, Cluster, Leg, OpenError, is_event_stream};
 
 /// Names the stream in a response.
 const BATON_STREAM: &str = "Baton-Stream";
+/// Asks for an answer that can be come back to, with `on`.
+const BATON_RESUME: &str = "Baton-Resume";
 /// Asks nginx not to collect the response before it passes it on.
 const ACCEL_BUFFERING: &str = "X-Accel-Buffering";
 
@@ -51,6 +55,8 @@ struct Chat<'a> {
     policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
+    /// The client may come back to the answer.
+    resumable: bool,
     route: &'a Route,
 }
 
@@ -72,6 +78,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let began = Instant::now();
     let client = session.req_header().version;
     let head = headers::for_legs(session.req_header());
+    let asks_to_resume = headers::says_on(session.req_header(), BATON_RESUME);
     let body = match read_body(session, gateway.settings().server.max_request_body).await? {
         Ok(body) => body,
         Err(fault) => return refuse(session, &fault).await,
@@ -96,13 +103,19 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let (engine, _) = Engine::named(gateway.cluster(route.upstream).engine());
     let first = gateway.cluster(route.upstream);
     let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
-    let listing = continued.and_then(|request| resume::first(request, &engine, &policy.resume));
+    let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let reserved = listing.as_ref().and_then(|_| gateway.store().create().ok());
+    let resumable = match route.resume.mode {
+        ResumeMode::Off => false,
+        ResumeMode::OnRequest => asks_to_resume,
+        ResumeMode::Always => true,
+    };
+    let keep = if resumable { Keep::All } else { Keep::Unread };
+    let reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
     let hides_ids = reserved.is_some();
     let own = hides_ids.then(|| body.clone());
     let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
-    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, route };
+    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route };
     let mut opened = first_leg(gateway, session, &chat).await?;
     if let Some(own) = own
         && first.may_refuse_ids()
@@ -130,7 +143,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     if chat.hides_ids {
         first.ids_taken();
     }
-    match reserved.map_or_else(|| gateway.store().create(), Ok) {
+    match reserved.map_or_else(|| gateway.store().create_keeping(keep), Ok) {
         Ok(writer) => carry(gateway, session, chat, leg, writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
@@ -229,10 +242,12 @@ async fn carry(
     leg: Leg,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, hides_ids, policy, choices, route } = chat;
+    let Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route } = chat;
     drop(body);
     let id = gateway.ids().mint();
-    let header = stream_header(leg.response(), client, &id)?;
+    let tenant = resume::tenant_of(session.req_header());
+    let keeping = resumable.then(|| keeping(gateway, route, id.clone(), tenant, &writer)).flatten();
+    let header = stream_header(leg.response(), client, &id, keeping.is_some())?;
     session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
     let first = gateway.cluster(route.upstream);
     let next = gateway.cluster(route.continuation.upstream);
@@ -258,6 +273,7 @@ async fn carry(
         report,
         heartbeat: route.heartbeat,
         began,
+        keeping,
     };
     match stream::serve(session, start).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
@@ -266,7 +282,22 @@ async fn carry(
     }
 }
 
-fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Result<ResponseHeader> {
+/// Puts a stream where a client that comes back finds it.
+fn keeping(gateway: &Gateway, route: &Route, id: StreamId, tenant: Tenant, writer: &Writer) -> Option<Keeping> {
+    let settings::Resume { grace, unattended, ttl, max_age, .. } = route.resume;
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: route.heartbeat };
+    let kept = Kept::new(id, tenant, writer.handle(), terms);
+    let registry = Arc::clone(gateway.registry());
+    registry.keep(&kept).then(|| Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
+}
+
+/// The header of a stream's response. `kept`: a client may come back to it.
+pub(super) fn stream_header(
+    engine: &ResponseHeader,
+    client: Version,
+    id: &StreamId,
+    kept: bool,
+) -> Result<ResponseHeader> {
     let mut engine = engine.clone();
     // Continued, the answer has another length.
     engine.remove_header(&CONTENT_LENGTH);
@@ -274,6 +305,10 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
     engine.remove_header(&LOCATION);
     let mut header = headers::for_client(&engine, client);
     header.insert_header(BATON_STREAM, id.as_str())?;
+    if kept {
+        // Some clients reconnect to it by themselves (LangGraph's SDK).
+        header.insert_header(LOCATION, format!("{}{id}", route::STREAMS))?;
+    }
     header.insert_header(CACHE_CONTROL, "no-store")?;
     header.insert_header(ACCEL_BUFFERING, "no")?;
     Ok(header)
@@ -328,7 +363,7 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
         ratios: Ratios { cjk: tokens.cjk, other: tokens.other },
         force,
         max_event: route.max_event,
-        resume: resume::Settings {
+        resume: plans::Settings {
             plans: route.continuation.plans,
             barred: next.barred(),
             abilities: next.abilities(),

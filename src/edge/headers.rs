@@ -23,6 +23,12 @@ fn is_own(name: &HeaderName) -> bool {
     name.as_str().starts_with(OWN_PREFIX)
 }
 
+/// Whether a header of Baton's own says `on`.
+pub(super) fn says_on(head: &RequestHeader, name: &str) -> bool {
+    let value = head.headers.get(name).map(|value| value.as_bytes().trim_ascii());
+    value.is_some_and(|value| value.eq_ignore_ascii_case(b"on"))
+}
+
 /// The names to drop: the hop-by-hop ones, those that `Connection` names, and the ones `also` says.
 fn dropped(headers: &HeaderMap, also: impl Fn(&HeaderName) -> bool) -> Vec<HeaderName> {
     let named: Vec<HeaderName> = headers

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::wire::{self, End};
+use super::wire::{self, Dress, End};
 use crate::journal::{Pulled, Reader};
 
 /// Most bytes taken out of the journal for one write. What more there is follows in the next one, and a client that takes so
@@ -61,6 +61,7 @@ enum Woken {
 pub async fn attach(
     session: &mut ServerSession,
     reader: &mut Reader,
+    dress: Dress<'_>,
     heartbeat: Option<Duration>,
     sent: &mut Sent,
 ) -> Attached {
@@ -81,14 +82,14 @@ pub async fn attach(
             Woken::Clock if last_write.elapsed() < heartbeat => timer.as_mut().reset(last_write + heartbeat),
             Woken::Clock => {
                 sent.heartbeats += 1;
-                if write(session, Bytes::from_static(wire::HEARTBEAT)).await.is_err() {
+                if write(session, Bytes::from_static(dress.heartbeat())).await.is_err() {
                     return Attached::ClientGone;
                 }
                 last_write = Instant::now();
                 timer.as_mut().reset(last_write + heartbeat);
             }
             Woken::Journal => {
-                let end = render(reader, &mut buffer, sent);
+                let end = render(reader, dress, &mut buffer, sent);
                 sent.bytes += buffer.len() as u64;
                 // An empty write would be taken for the end of the response.
                 if !buffer.is_empty() && write(session, Bytes::copy_from_slice(&buffer)).await.is_err() {
@@ -112,11 +113,11 @@ pub async fn attach(
 }
 
 /// Takes what is there out of the journal and writes it as events.
-fn render(reader: &mut Reader, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
+fn render(reader: &mut Reader, dress: Dress<'_>, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
     let mut end = None;
-    let pulled = reader.pull(WRITE_SIZE, &mut |_seq, entry| {
+    let pulled = reader.pull(WRITE_SIZE, &mut |seq, entry| {
         let before = buffer.len();
-        end = wire::write_entry(&entry, buffer);
+        end = wire::write_entry(seq, &entry, dress, buffer);
         sent.events += u64::from(buffer.len() > before);
     });
     match pulled {

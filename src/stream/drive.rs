@@ -11,6 +11,7 @@ use pingora::http::RequestHeader;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attach::{Attached, Sent};
+use super::kept::Progress;
 use super::rendered::{NotRendered, RenderedLeg, Steps};
 use super::report::Report;
 use super::source::Source;
@@ -161,6 +162,27 @@ impl Driver {
     pub fn abandon(&mut self) {
         self.relay.handle_client_gone(&mut self.writer);
         self.act();
+    }
+
+    /// The client does not want the rest: stops the engine and seals the stream.
+    pub fn cancel(&mut self) {
+        self.relay.handle_cancelled(&mut self.writer);
+        self.act();
+    }
+
+    /// Whether the stream has its seal.
+    pub fn is_sealed(&self) -> bool {
+        self.relay.is_sealed()
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        Progress { leg: self.relay.leg(), tokens: self.relay.completion_tokens() }
+    }
+
+    /// The client that began the stream has left it to itself.
+    pub fn client_left(&mut self) {
+        self.report.client_left(&self.relay);
     }
 
     /// The stream is over: says so, once.

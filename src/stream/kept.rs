@@ -1,0 +1,245 @@
+//! A stream that clients may come back to: who reads it, and how long it goes on without anybody.
+//!
+//! ```text
+//!             attend                    left, grace                     sealed, ttl
+//!   (begun) ──────────► read ◄────────────────────► orphan ──► abandoned ─────────► forgotten
+//!                        │        attend              │ cancel
+//!                        └────────── sealed ──────────┴────────► sealed
+//! ```
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq as _;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::drive::Driver;
+use super::id::StreamId;
+use crate::journal::Handle;
+
+/// How often an orphan's tokens are counted.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// Whose a stream is: nobody else may read it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tenant([u8; 32]);
+
+impl Tenant {
+    /// The tenant of a request, by its `Authorization`. All requests without one are of the same.
+    pub fn of(authorization: Option<&[u8]>) -> Self {
+        Self(Sha256::digest(authorization.unwrap_or_default()).into())
+    }
+
+    /// Whether both are the same, in a time that does not tell how much of them is.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+/// How long a stream is kept up and kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The engine goes on for so long without a reader.
+    pub grace: Duration,
+    /// And for at most so many tokens.
+    pub unattended: u64,
+    /// The stream can be read again for so long after its end.
+    pub ttl: Duration,
+    /// And for at most so long while it has none.
+    pub max_age: Duration,
+    /// Silence after which a reader gets a comment; `None`: never.
+    pub heartbeat: Option<Duration>,
+}
+
+/// How far a stream has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The current leg, from 1.
+    pub leg: u32,
+    /// Tokens generated so far; an estimate where the engines did not count.
+    pub tokens: u64,
+}
+
+/// A stream as those find it who did not begin it.
+#[derive(Debug)]
+pub struct Kept {
+    id: StreamId,
+    tenant: Tenant,
+    log: Handle,
+    terms: Terms,
+    began: Instant,
+    audience: watch::Sender<Audience>,
+    /// Those who want to know how far it has come, while it runs.
+    asking: Mutex<Vec<oneshot::Sender<Progress>>>,
+    /// How far it had come when it ended, and when that was.
+    ended: OnceLock<(Progress, Instant)>,
+}
+
+/// Who reads a stream, and what they want of it.
+#[derive(Clone, Copy, Debug)]
+struct Audience {
+    readers: usize,
+    /// When the last one left.
+    left: Option<Instant>,
+    cancelled: bool,
+    /// Nobody can come back any more.
+    forgotten: bool,
+}
+
+impl Kept {
+    /// A stream that begins now. It has no reader yet, and time for one to come.
+    pub fn new(id: StreamId, tenant: Tenant, log: Handle, terms: Terms) -> Arc<Self> {
+        let began = Instant::now();
+        let audience = Audience { readers: 0, left: Some(began), cancelled: false, forgotten: false };
+        Arc::new(Self {
+            id,
+            tenant,
+            log,
+            terms,
+            began,
+            audience: watch::Sender::new(audience),
+            asking: Mutex::default(),
+            ended: OnceLock::new(),
+        })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &StreamId {
+        &self.id
+    }
+
+    /// Whether this is the stream's id, and that its tenant.
+    pub fn is(&self, id: &StreamId, tenant: &Tenant) -> bool {
+        self.id.is(id) & self.tenant.is(tenant)
+    }
+
+    /// Its tenant.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// Its journal.
+    pub fn log(&self) -> &Handle {
+        &self.log
+    }
+
+    /// Silence after which a reader gets a comment; `None`: never.
+    pub fn heartbeat(&self) -> Option<Duration> {
+        self.terms.heartbeat
+    }
+
+    /// Time since it began.
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// How many read it now.
+    pub fn readers(&self) -> usize {
+        self.audience.borrow().readers
+    }
+
+    /// When it is to be forgotten.
+    pub fn due(&self) -> Instant {
+        match self.ended.get() {
+            Some((_, ended)) => *ended + self.terms.ttl,
+            None => self.began + self.terms.max_age,
+        }
+    }
+
+    /// Reads it from here on, until the attendance is dropped.
+    pub fn attend(self: &Arc<Self>) -> Attendance {
+        self.audience.send_modify(|audience| {
+            audience.readers += 1;
+            audience.left = None;
+        });
+        Attendance(Arc::clone(self))
+    }
+
+    /// Nobody wants the rest. Does nothing to a stream that has ended.
+    pub fn cancel(&self) {
+        self.audience.send_modify(|audience| audience.cancelled = true);
+    }
+
+    /// Nobody can come back any more: it goes on only for those who read it now.
+    pub(super) fn forget(&self) {
+        self.audience.send_modify(|audience| audience.forgotten = true);
+    }
+
+    /// How far it has come.
+    pub async fn progress(&self) -> Option<Progress> {
+        let (asking, told) = oneshot::channel();
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner).push(asking);
+        // Whoever ends it answers all who ask before; behind that nobody answers, but it is known.
+        match self.ended.get() {
+            Some((progress, _)) => Some(*progress),
+            None => {
+                self.audience.send_modify(|_| {});
+                told.await.ok()
+            }
+        }
+    }
+
+    fn answer(&self, progress: Progress) {
+        let asking = std::mem::take(&mut *self.asking.lock().unwrap_or_else(PoisonError::into_inner));
+        for asked in asking {
+            // Whoever asked may be gone.
+            let _ = asked.send(progress);
+        }
+    }
+
+    /// Runs its driver until the seal: as long as somebody reads it, and a while after. Safe to drop at any await, and to be called
+    /// again.
+    pub(super) async fn run(&self, driver: &mut Driver) {
+        let mut audience = self.audience.subscribe();
+        let mut cap = None;
+        while !driver.is_sealed() {
+            let Audience { readers, left, cancelled, forgotten } = *audience.borrow_and_update();
+            self.answer(driver.progress());
+            if cancelled {
+                driver.cancel();
+            }
+            let until =
+                left.filter(|_| readers == 0).map(|left| if forgotten { left } else { left + self.terms.grace });
+            cap = until.map(|_| cap.unwrap_or_else(|| driver.progress().tokens.saturating_add(self.terms.unattended)));
+            tokio::select! {
+                biased;
+                () = driver.run() => {}
+                // Fails only without a sender, and `self` holds one.
+                _ = audience.changed() => {}
+                () = at(until.map(|until| until.min(Instant::now() + COUNT_EVERY))) => {
+                    let spent = cap.is_some_and(|cap| driver.progress().tokens >= cap);
+                    if spent || until.is_some_and(|until| until <= Instant::now()) {
+                        driver.abandon();
+                    }
+                }
+            }
+        }
+        // A sealed stream's leg is given back.
+        driver.run().await;
+        let _ = self.ended.set((driver.progress(), Instant::now()));
+        self.answer(driver.progress());
+    }
+}
+
+/// Ready at this time; never, if there is none.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A reader of a stream, until it is dropped.
+#[derive(Debug)]
+pub struct Attendance(Arc<Kept>);
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.0.audience.send_modify(|audience| {
+            audience.readers -= 1;
+            audience.left = (audience.readers == 0).then(Instant::now);
+        });
+    }
+}
