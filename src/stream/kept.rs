@@ -88,6 +88,18 @@ struct Audience {
     forgotten: bool,
 }
 
+/// How long a stream goes on that nobody reads.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    /// Since when.
+    left: Instant,
+    until: Instant,
+    /// Up to so many tokens of the whole answer.
+    cap: u64,
+    /// When they are counted next.
+    count_at: Instant,
+}
+
 impl Kept {
     /// A stream that begins now. It has no reader yet, and time for one to come.
     pub fn new(id: StreamId, tenant: Tenant, log: Handle, terms: Terms) -> Arc<Self> {
@@ -193,27 +205,32 @@ impl Kept {
     /// again.
     pub(super) async fn run(&self, driver: &mut Driver) {
         let mut audience = self.audience.subscribe();
-        let mut cap = None;
+        let mut orphan: Option<Orphan> = None;
         while !driver.is_sealed() {
             let Audience { readers, left, cancelled, forgotten } = *audience.borrow_and_update();
             self.answer(driver.progress());
             if cancelled {
                 driver.cancel();
             }
-            let until =
-                left.filter(|_| readers == 0).map(|left| if forgotten { left } else { left + self.terms.grace });
-            cap = until.map(|_| cap.unwrap_or_else(|| driver.progress().tokens.saturating_add(self.terms.unattended)));
+            orphan = left.filter(|_| readers == 0).map(|left| {
+                let until = if forgotten { left } else { left + self.terms.grace };
+                let known = orphan.filter(|orphan| orphan.left == left);
+                let cap = || driver.progress().tokens.saturating_add(self.terms.unattended);
+                let begun = || Orphan { left, cap: cap(), until, count_at: Instant::now() + COUNT_EVERY };
+                Orphan { until, ..known.unwrap_or_else(begun) }
+            });
             tokio::select! {
                 biased;
                 () = driver.run() => {}
                 // Fails only without a sender, and `self` holds one.
                 _ = audience.changed() => {}
-                () = at(until.map(|until| until.min(Instant::now() + COUNT_EVERY))) => {
-                    let spent = cap.is_some_and(|cap| driver.progress().tokens >= cap);
-                    if spent || until.is_some_and(|until| until <= Instant::now()) {
+                () = at(orphan.map(|orphan| orphan.until.min(orphan.count_at))) => if let Some(orphan) = &mut orphan {
+                    let now = Instant::now();
+                    if orphan.until <= now || driver.progress().tokens >= orphan.cap {
                         driver.abandon();
                     }
-                }
+                    orphan.count_at = now + COUNT_EVERY;
+                },
             }
         }
         // A sealed stream's leg is given back.
