@@ -360,3 +360,126 @@ async fn heartbeats_have_no_blank_line_where_events_have_ids() {
     };
     assert!(!rest.contains(": ping\n\n"), "{rest:?}");
 }
+
+/// The same request once more, with these headers.
+async fn post(rig: &Rig, body: &Value, headers: &[(&str, &str)]) -> Response {
+    let mut sent = client().post(rig.url()).header("Baton-Resume", "on").body(body.to_string());
+    for (name, value) in headers {
+        sent = sent.header(*name, *value);
+    }
+    within(sent.send()).await.expect("Baton answers")
+}
+
+async fn code(response: Response) -> (u16, String) {
+    let status = response.status().as_u16();
+    let body: Value = serde_json::from_str(&within(response.text()).await.expect("a body")).expect("JSON");
+    (status, body["error"]["code"].as_str().expect("a code").to_owned())
+}
+
+#[tokio::test]
+async fn the_same_request_with_its_last_event_or_its_key_never_makes_two_answers() {
+    let rig = one_engine("", "").await;
+    let body = request();
+    let first = post(&rig, &body, &[("Idempotency-Key", "k")]).await;
+    let id = header(&first, "Baton-Stream");
+    let live = Events::of(first).all().await;
+    let again = post(&rig, &body, &[("Idempotency-Key", "k")]).await;
+    assert_eq!(header(&again, "Baton-Stream"), id);
+    assert_eq!(wire(&Events::of(again).all().await), wire(&live));
+    let last = format!("{id}.4");
+    let behind = post(&rig, &body, &[("Last-Event-ID", &last)]).await;
+    assert_eq!(wire(&Events::of(behind).all().await), wire(&live[5..]));
+    let both = post(&rig, &body, &[("Last-Event-ID", &last), ("Idempotency-Key", "k")]).await;
+    assert_eq!(wire(&Events::of(both).all().await), wire(&live[5..]));
+    let done = format!("{id}.{}", live.len() - 1);
+    assert_eq!(post(&rig, &body, &[("Last-Event-ID", &done)]).await.status(), StatusCode::NO_CONTENT);
+
+    let mut other = body.clone();
+    other["seed"] = json!(7);
+    let differs = (422, "idempotency_key_reused".to_owned());
+    assert_eq!(code(post(&rig, &other, &[("Idempotency-Key", "k")]).await).await, differs);
+    assert_eq!(code(post(&rig, &other, &[("Last-Event-ID", &last)]).await).await, differs);
+    let foreign = [("Last-Event-ID", last.as_str()), ("Authorization", "Bearer other")];
+    assert_eq!(code(post(&rig, &body, &foreign).await).await, (404, "stream_not_found".to_owned()));
+    assert_eq!(code(post(&rig, &body, &[("Last-Event-ID", "7")]).await).await, (404, "stream_not_found".to_owned()));
+    assert_eq!(rig.asked().len(), 1, "one answer was generated");
+    let fresh = post(&rig, &body, &[("Idempotency-Key", "l")]).await;
+    assert_ne!(header(&fresh, "Baton-Stream"), id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_comes_ten_times_at_once_makes_one_answer() {
+    let rig = one_engine("leg1 slow@head:200ms", "").await;
+    let posts = (0..10).map(|_| {
+        let sent = client().post(rig.url()).header("Baton-Resume", "on").header("Idempotency-Key", "k");
+        let sent = sent.body(request().to_string());
+        tokio::spawn(async move { Events::of(sent.send().await.expect("Baton answers")).all().await })
+    });
+    let mut answers = Vec::new();
+    for post in posts.collect::<Vec<_>>() {
+        answers.push(wire(&within(post).await.expect("no panic")));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0] && answer.contains("[DONE]")));
+    assert_eq!(rig.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_whose_request_was_refused_may_be_used_again() {
+    let rig = one_engine("#1 status:503,#2 status:503,#3 status:503", "retry: {attempts: 1}").await;
+    let refused = post(&rig, &request(), &[("Idempotency-Key", "k")]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    within(async { while post(&rig, &request(), &[("Idempotency-Key", "k")]).await.status() != StatusCode::OK {} })
+        .await;
+}
+
+#[tokio::test]
+async fn what_is_expired_is_generated_again_only_for_who_says_so() {
+    let rig = one_engine("", "resume: {ttl: 0s}").await;
+    let (begun, events) = Client::begin(&rig, &request()).await;
+    events.all().await;
+    let last = format!("{}.3", begun.id);
+    assert_eq!(
+        code(post(&rig, &request(), &[("Last-Event-ID", &last)]).await).await,
+        (410, "stream_expired".to_owned())
+    );
+    let sent = client().post(rig.url()).header("Baton-Resume", "on, regenerate").header("Last-Event-ID", last);
+    let fresh = within(sent.body(request().to_string()).send()).await.expect("Baton answers");
+    assert_ne!(header(&fresh, "Baton-Stream"), begun.id);
+    assert_eq!(rig.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_may_go_and_a_return_below_it_says_so() {
+    let mut setup = Setup::new("").route("resume: {window: 8KiB}");
+    setup.engines.truncate(1);
+    setup.engines[0].content = 2_000;
+    let rig = setup.start().await;
+    let (begun, events) = Client::begin(&rig, &request()).await;
+    let live = events.all().await;
+    let ack = |body: &'static str| client().post(begun.url("/ack")).body(body).send();
+    for wrong in ["", "[]", "{}", r#"{"seq":-1}"#, r#"{"seq":"1"}"#] {
+        assert_eq!(code(within(ack(wrong)).await.expect("an answer")).await, (400, "bad_ack".to_owned()), "{wrong}");
+    }
+    assert_eq!(within(ack(r#"{"seq":1900}"#)).await.expect("an answer").status(), StatusCode::NO_CONTENT);
+    let low = begun.status().await["low"].as_u64().expect("a number") as usize;
+    assert!((1..=1901).contains(&low), "{low}");
+    assert_eq!(code(begun.get("").await).await, (410, "trimmed".to_owned()));
+    assert_eq!(code(begun.after(low - 2).await).await, (410, "trimmed".to_owned()));
+    assert_eq!(wire(&Events::of(begun.after(low - 1).await).all().await), wire(&live[low..]));
+}
+
+#[tokio::test]
+async fn a_client_that_may_come_back_is_told_while_another_engine_is_looked_for() {
+    let mut setup = Setup::new("leg1 rst@8,leg2 slow@head:300ms");
+    setup.engines[1].faults = setup.engines[0].faults.clone();
+    let rig = setup.start().await;
+    let (_, events) = Client::begin(&rig, &request()).await;
+    let told = wire(&events.all().await);
+    let (before, rest) = told.split_once(": baton recovering\n").expect("it is told");
+    let (between, after) = rest.split_once(": baton continued\n").expect("and that it is over");
+    assert!(before.ends_with("\n\n") && after.contains("data: [DONE]"), "{told}");
+    assert!(between.matches("data: ").count() <= 1, "with the first event of the other engine: {told}");
+    assert_eq!(told.matches(": baton").count(), 2, "{told}");
+    let plain = Events::of(rig.send(&client(), &request()).await).all().await;
+    assert!(!wire(&plain).contains(": baton"), "others get the engines' bytes alone");
+}

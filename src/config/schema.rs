@@ -379,9 +379,17 @@ fn resume(mut table: Table<'_>, mistakes: &mut Mistakes) -> Resume {
         unattended: table.or("unattended", default.unattended, counted(1, u64::from(u32::MAX)), mistakes),
         ttl: table.or("ttl", default.ttl, lasting(Duration::ZERO, 24 * HOUR), mistakes),
         max_age: table.or("max_age", default.max_age, lasting(SECOND, 24 * HOUR), mistakes),
+        window: table.or("window", default.window, window, mistakes),
     };
     table.close(mistakes);
     resume
+}
+
+fn window(value: Scalar<'_>) -> Result<Option<usize>, Wrong> {
+    if let Ok("off") = value.text() {
+        return Ok(None);
+    }
+    sized(KIB, GIB)(value).map(Some)
 }
 
 fn resume_mode(value: Scalar<'_>) -> Result<ResumeMode, Wrong> {

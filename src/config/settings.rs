@@ -324,6 +324,8 @@ pub struct Resume {
     pub ttl: Duration,
     /// And for at most so long while it has none.
     pub max_age: Duration,
+    /// Where an answer takes more bytes than this, what the client has acknowledged is let go; `None`: it is kept.
+    pub window: Option<usize>,
 }
 
 impl Default for Resume {
@@ -334,6 +336,7 @@ impl Default for Resume {
             unattended: 100_000,
             ttl: Duration::from_secs(300),
             max_age: Duration::from_secs(1800),
+            window: None,
         }
     }
 }

@@ -14,19 +14,26 @@ use tokio::time::Instant;
 use super::error::Fault;
 use super::gateway::Gateway;
 use super::opaque::Follower;
+use super::resume::Posted;
 use super::{headers, opaque, reply, resume, route};
 use crate::config::settings::{self, ResumeMode, Route};
 use crate::journal::{Keep, Writer};
 use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
 use crate::proto::resume::{self as plans, Engine, Family, PlanKind};
-use crate::stream::{self, Attached, Keeping, Kept, Onward, Report, Start, StreamId, Tenant, Terms};
+use crate::stream::{
+    self, Attached, Claim, Digest, Keeping, Kept, Onward, Report, Start, StreamId, Tenant, Terms, Whose,
+};
 use crate::upstream::{Ask, Cluster, Leg, OpenError, is_event_stream};
 
 /// Names the stream in a response.
 const BATON_STREAM: &str = "Baton-Stream";
-/// Asks for an answer that can be come back to, with `on`.
+/// Says how a client wants to come back, in one or several words.
 const BATON_RESUME: &str = "Baton-Resume";
+/// It may want to.
+const ON: &str = "on";
+/// Where the stream is over it takes another answer.
+const REGENERATE: &str = "regenerate";
 /// Asks nginx not to collect the response before it passes it on.
 const ACCEL_BUFFERING: &str = "X-Accel-Buffering";
 
@@ -55,9 +62,16 @@ struct Chat<'a> {
     policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
-    /// The client may come back to the answer.
-    resumable: bool,
+    /// The client may come back to the answer, which is that to this request.
+    resumable: Option<Resumable>,
     route: &'a Route,
+}
+
+/// What a stream that can be come back to is known by.
+struct Resumable {
+    /// The client's own body.
+    asked: Digest,
+    claim: Option<Claim>,
 }
 
 impl Chat<'_> {
@@ -78,7 +92,6 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let began = Instant::now();
     let client = session.req_header().version;
     let head = headers::for_legs(session.req_header());
-    let asks_to_resume = headers::says_on(session.req_header(), BATON_RESUME);
     let body = match read_body(session, gateway.settings().server.max_request_body).await? {
         Ok(body) => body,
         Err(fault) => return refuse(session, &fault).await,
@@ -97,6 +110,10 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
         return refuse(session, &Fault::NoRoute { model }).await;
     };
+    let resumable = match resumable(gateway, session, route, &body).await? {
+        Ok(resumable) => resumable,
+        Err(served) => return Ok(served),
+    };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
@@ -104,13 +121,8 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let first = gateway.cluster(route.upstream);
     let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
     let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
+    let keep = if resumable.is_some() { Keep::All } else { Keep::Unread };
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let resumable = match route.resume.mode {
-        ResumeMode::Off => false,
-        ResumeMode::OnRequest => asks_to_resume,
-        ResumeMode::Always => true,
-    };
-    let keep = if resumable { Keep::All } else { Keep::Unread };
     let reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
     let hides_ids = reserved.is_some();
     let own = hides_ids.then(|| body.clone());
@@ -153,12 +165,40 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     }
 }
 
+/// Whether the client may come back to the answer. `Err`: this is such a return, and has been served.
+async fn resumable(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    route: &Route,
+    body: &Bytes,
+) -> Result<std::result::Result<Option<Resumable>, Served>> {
+    let wanted = match route.resume.mode {
+        ResumeMode::Off => false,
+        ResumeMode::OnRequest => headers::says(session.req_header(), BATON_RESUME, ON),
+        ResumeMode::Always => true,
+    };
+    if !wanted {
+        return Ok(Ok(None));
+    }
+    let asked = Digest::of(body);
+    Ok(match resume::posted(gateway, session, asked).await? {
+        Posted::New(claim) => Ok(Some(Resumable { asked, claim })),
+        Posted::Again => Err(Served::Stream),
+        Posted::Refused => Err(Served::Whole),
+    })
+}
+
+/// Whether a client whose stream is over takes another answer for it.
+pub(super) fn may_regenerate(head: &RequestHeader) -> bool {
+    headers::says(head, BATON_RESUME, REGENERATE)
+}
+
 async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Served> {
     reply::fault(session, fault).await.map(|()| Served::Whole)
 }
 
 /// Reads the body whole, up to `limit` bytes.
-async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Result<Bytes, Fault>> {
+pub(super) async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Result<Bytes, Fault>> {
     let head = session.req_header();
     let expects = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let declared = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
@@ -246,7 +286,7 @@ async fn carry(
     drop(body);
     let id = gateway.ids().mint();
     let tenant = resume::tenant_of(session.req_header());
-    let keeping = resumable.then(|| keeping(gateway, route, id.clone(), tenant, &writer)).flatten();
+    let keeping = resumable.and_then(|resumable| keeping(gateway, route, id.clone(), tenant, resumable, &writer));
     let header = stream_header(leg.response(), client, &id, keeping.is_some())?;
     session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
     let first = gateway.cluster(route.upstream);
@@ -283,12 +323,27 @@ async fn carry(
 }
 
 /// Puts a stream where a client that comes back finds it.
-fn keeping(gateway: &Gateway, route: &Route, id: StreamId, tenant: Tenant, writer: &Writer) -> Option<Keeping> {
-    let settings::Resume { grace, unattended, ttl, max_age, .. } = route.resume;
-    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: route.heartbeat };
-    let kept = Kept::new(id, tenant, writer.handle(), terms);
+fn keeping(
+    gateway: &Gateway,
+    route: &Route,
+    id: StreamId,
+    tenant: Tenant,
+    resumable: Resumable,
+    writer: &Writer,
+) -> Option<Keeping> {
+    let Resumable { asked, claim } = resumable;
+    let settings::Resume { grace, unattended, ttl, max_age, window, .. } = route.resume;
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: route.heartbeat, window };
+    let whose = Whose { tenant, asked, key: claim.as_ref().map(Claim::key) };
+    let kept = Kept::new(id, whose, writer.handle(), terms);
     let registry = Arc::clone(gateway.registry());
-    registry.keep(&kept).then(|| Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
+    if !registry.keep(&kept) {
+        return None;
+    }
+    if let Some(claim) = claim {
+        claim.fill(&kept);
+    }
+    Some(Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
 }
 
 /// The header of a stream's response. `kept`: a client may come back to it.

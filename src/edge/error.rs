@@ -50,6 +50,10 @@ pub enum Fault {
     NoStream,
     /// The stream was there, and its time is over.
     StreamExpired,
+    /// The request is not the one that has begun the stream, or that had its key.
+    OtherRequest,
+    /// The body of an acknowledgement has no number.
+    BadAck,
     /// The stream does not hold any more what was asked for.
     Trimmed {
         /// The first number that it still holds.
@@ -79,9 +83,10 @@ impl Fault {
         match self {
             Self::NoRoute { .. } | Self::NoStream => 404,
             Self::StreamExpired | Self::Trimmed { .. } => 410,
+            Self::OtherRequest => 422,
             Self::TooLarge { .. } => 413,
             Self::SlowBody => 408,
-            Self::BadRequest => 400,
+            Self::BadRequest | Self::BadAck => 400,
             Self::NoEndpoint { .. } => 503,
             Self::Unreachable { .. } | Self::NoAnswer { .. } => 502,
             Self::TimedOut { .. } => 504,
@@ -103,6 +108,8 @@ impl Fault {
             Self::NoStream => "stream_not_found",
             Self::StreamExpired => "stream_expired",
             Self::Trimmed { .. } => "trimmed",
+            Self::OtherRequest => "idempotency_key_reused",
+            Self::BadAck => "bad_ack",
             Self::Internal => "internal_error",
         }
     }
@@ -152,6 +159,10 @@ impl Fault {
             Self::StreamExpired => {
                 "The stream is over and no longer kept. Send the request again for another answer.".to_owned()
             }
+            Self::OtherRequest => {
+                "The request's body differs from the one that began this stream. Send the same body, or another `Idempotency-Key`.".to_owned()
+            }
+            Self::BadAck => "The body has no event's number. Send {\"seq\": n}, a whole number.".to_owned(),
             Self::Trimmed { low } => {
                 format!("The stream is kept from its event {low} on by now. Send the request again for a whole answer.")
             }

@@ -23,10 +23,10 @@ fn is_own(name: &HeaderName) -> bool {
     name.as_str().starts_with(OWN_PREFIX)
 }
 
-/// Whether a header of Baton's own says `on`.
-pub(super) fn says_on(head: &RequestHeader, name: &str) -> bool {
-    let value = head.headers.get(name).map(|value| value.as_bytes().trim_ascii());
-    value.is_some_and(|value| value.eq_ignore_ascii_case(b"on"))
+/// Whether a header of Baton's own, a list of words, has this one.
+pub(super) fn says(head: &RequestHeader, name: &str, word: &str) -> bool {
+    let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
 }
 
 /// The names to drop: the hop-by-hop ones, those that `Connection` names, and the ones `also` says.

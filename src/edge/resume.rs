@@ -7,6 +7,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::error::Fault;
@@ -15,10 +16,16 @@ use super::route::{self, Call};
 use super::{claim, opaque, reply};
 use crate::journal::Span;
 use crate::proto::record::Seq;
-use crate::stream::{self, Attached, Found, Kept, StreamId, Tenant};
+use crate::stream::{self, Attached, Claim, Claimed, Digest, Found, Kept, StreamId, Tenant};
 
 /// How a client names the last event that it has.
 const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Names a request, so that it is known when it comes again.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// The longest body of an acknowledgement, in bytes.
+const MAX_ACK: usize = 1024;
 
 /// Longest wait for a stream to say how far it has come. It does so between two events.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -47,10 +54,82 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, call: 
     match call {
         Call::Read => read(gateway, session, &kept).await,
         Call::Status => reply::json(session, 200, status(&kept).await).await,
+        Call::Ack => acknowledge(session, &kept).await,
         Call::Cancel | Call::Unknown => {
             kept.cancel();
             reply::json(session, 202, json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string()).await
         }
+    }
+}
+
+/// What a request for an answer turns out to be.
+pub(super) enum Posted {
+    /// One that has come before: its stream was read.
+    Again,
+    /// One that was refused for what it says of a stream.
+    Refused,
+    /// A new one. The claim is on its key, if it has one.
+    New(Option<Claim>),
+}
+
+/// Whether a request for an answer belongs to a stream that there is already: by the last event that it names, or by its key.
+///
+/// # Errors
+/// As [`serve`].
+pub(super) async fn posted(gateway: &Gateway, session: &mut ServerSession, asked: Digest) -> Result<Posted> {
+    let head = session.req_header();
+    let tenant = tenant_of(head);
+    if let Some(last) = head.headers.get(LAST_EVENT_ID).filter(|last| !last.is_empty() && !has_key(head)) {
+        let id = last.to_str().ok().and_then(|last| StreamId::parse(last.trim().rsplit_once('.')?.0));
+        let found = id.map_or(Found::Unknown, |id| gateway.registry().find(&id, &tenant));
+        return match found {
+            Found::Kept(kept) => again(gateway, session, &kept, asked).await,
+            Found::Expired if claim::may_regenerate(head) => Ok(Posted::New(None)),
+            Found::Expired => refuse(session, &Fault::StreamExpired).await,
+            // A client that wants to go on must not get another answer for it.
+            Found::Unknown => refuse(session, &Fault::NoStream).await,
+        };
+    }
+    let Some(key) = head.headers.get(IDEMPOTENCY_KEY) else { return Ok(Posted::New(None)) };
+    let key = Digest::of_key(&tenant, key.as_bytes());
+    let claimed = tokio::select! {
+        claimed = gateway.registry().claim(key) => claimed,
+        _ = session.read_body_or_idle(true) => return Err(opaque::client_gone()),
+    };
+    match claimed {
+        Claimed::Kept(kept) => again(gateway, session, &kept, asked).await,
+        Claimed::First(claim) => Ok(Posted::New(Some(claim))),
+    }
+}
+
+fn has_key(head: &RequestHeader) -> bool {
+    head.headers.contains_key(IDEMPOTENCY_KEY)
+}
+
+async fn again(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>, asked: Digest) -> Result<Posted> {
+    if *kept.asked() != asked {
+        return refuse(session, &Fault::OtherRequest).await;
+    }
+    read(gateway, session, kept).await.map(|()| Posted::Again)
+}
+
+async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Posted> {
+    reply::fault(session, fault).await.map(|()| Posted::Refused)
+}
+
+async fn acknowledge(session: &mut ServerSession, kept: &Kept) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Ack {
+        seq: Seq,
+    }
+    let body = claim::read_body(session, MAX_ACK).await?;
+    match body.map(|body| serde_json::from_slice::<Ack>(&body)) {
+        Ok(Ok(Ack { seq })) => {
+            kept.acknowledge(seq);
+            reply::nothing(session).await
+        }
+        Ok(Err(_)) => reply::fault(session, &Fault::BadAck).await,
+        Err(fault) => reply::fault(session, &fault).await,
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) enum Call {
     Status,
     /// Its end.
     Cancel,
+    /// That its events have come so far.
+    Ack,
     /// Something that there is not, or not by this method.
     Unknown,
 }
@@ -49,6 +51,7 @@ pub(super) fn call(head: &RequestHeader) -> Option<(&str, Call)> {
         (&Method::GET, None) => Call::Read,
         (&Method::GET, Some("status")) => Call::Status,
         (&Method::POST, Some("cancel")) => Call::Cancel,
+        (&Method::POST, Some("ack")) => Call::Ack,
         _ => Call::Unknown,
     };
     Some((id, call))
@@ -139,6 +142,7 @@ mod tests {
         check("GET", "/v1/streams/x", None, Kind::Stream(Call::Read));
         check("GET", "/v1/streams/x/status", None, Kind::Stream(Call::Status));
         check("POST", "/v1/streams/x/cancel", None, Kind::Stream(Call::Cancel));
+        check("POST", "/v1/streams/x/ack", None, Kind::Stream(Call::Ack));
         check("GET", "/v1/streams/x/cancel", None, Kind::Stream(Call::Unknown));
         check("DELETE", "/v1/streams/x", None, Kind::Stream(Call::Unknown));
         check("GET", "/v1/streams/", None, Kind::Stream(Call::Read));

@@ -136,6 +136,14 @@ impl Handle {
         self.log.state().end().cloned()
     }
 
+    /// Lets go of records below `seq`, by whole segments, if the log holds more than `window` bytes.
+    pub fn release(&self, seq: Seq, window: usize) {
+        let mut state = self.log.state();
+        if state.bytes_held() > window {
+            state.release(seq);
+        }
+    }
+
     /// A writer of a new epoch. The one before is fenced from now on, whether it still lives or not.
     pub fn take_over(&self) -> Result<Writer, AppendError> {
         let epoch = self.log.state().take_over()?;

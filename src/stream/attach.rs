@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pingora::protocols::http::ServerSession;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::kept::Phase;
 use super::wire::{self, Dress, End};
 use crate::journal::{Pulled, Reader};
 
@@ -51,6 +53,7 @@ pub struct Sent {
 enum Woken {
     Journal,
     Client,
+    Phase(Phase),
     Clock,
 }
 
@@ -65,6 +68,7 @@ pub async fn attach(
     heartbeat: Option<Duration>,
     sent: &mut Sent,
 ) -> Attached {
+    let mut phase = dress.phase();
     let heartbeat = heartbeat.unwrap_or(NEVER);
     let mut timer = pin!(sleep_until(Instant::now() + heartbeat));
     let mut last_write = Instant::now();
@@ -73,11 +77,18 @@ pub async fn attach(
         let woken = tokio::select! {
             biased;
             () = poll_fn(|cx| reader.poll_ready(cx)) => Woken::Journal,
+            phase = changed(&mut phase) => Woken::Phase(phase),
             _ = session.read_body_or_idle(true) => Woken::Client,
             () = &mut timer => Woken::Clock,
         };
         match woken {
             Woken::Client => return Attached::ClientGone,
+            Woken::Phase(phase) => {
+                if write(session, Bytes::from_static(wire::comment(phase))).await.is_err() {
+                    return Attached::ClientGone;
+                }
+                last_write = Instant::now();
+            }
             // One timer for the connection's life: it is moved when it rings, not with every write.
             Woken::Clock if last_write.elapsed() < heartbeat => timer.as_mut().reset(last_write + heartbeat),
             Woken::Clock => {
@@ -110,6 +121,17 @@ pub async fn attach(
             }
         }
     }
+}
+
+/// The next phase of a stream whose readers are told; never, for others.
+async fn changed(phase: &mut Option<watch::Receiver<Phase>>) -> Phase {
+    if let Some(receiver) = phase
+        && receiver.changed().await.is_ok()
+    {
+        return *receiver.borrow_and_update();
+    }
+    // Its sender lives as long as the stream is kept.
+    std::future::pending().await
 }
 
 /// Takes what is there out of the journal and writes it as events.

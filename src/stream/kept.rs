@@ -10,7 +10,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::drive::Driver;
 use super::id::StreamId;
 use crate::journal::Handle;
+use crate::proto::record::Seq;
 
 /// How often an orphan's tokens are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +39,44 @@ impl Tenant {
     }
 }
 
+/// What a request asks for, so that it is known when it comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Of a key that a tenant has given a request of its own.
+    pub fn of_key(tenant: &Tenant, key: &[u8]) -> Self {
+        Self(Sha256::new().chain_update(tenant.0).chain_update(key).finalize().into())
+    }
+}
+
+/// Whose a stream is, and of which request.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The request's body.
+    pub asked: Digest,
+    /// The key that the client gave the request, if it did.
+    pub key: Option<Digest>,
+}
+
+/// How far a stream is from being lost, for those who read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// An engine writes it.
+    Going,
+    /// Its engine is lost, and another one is looked for.
+    Recovering,
+    /// Another engine writes it.
+    Continued,
+}
+
 /// How long a stream is kept up and kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -51,6 +90,8 @@ pub struct Terms {
     pub max_age: Duration,
     /// Silence after which a reader gets a comment; `None`: never.
     pub heartbeat: Option<Duration>,
+    /// Bytes from which on acknowledged events need not be kept; `None`: they are kept.
+    pub window: Option<usize>,
 }
 
 /// How far a stream has come.
@@ -67,9 +108,14 @@ pub struct Progress {
 pub struct Kept {
     id: StreamId,
     tenant: Tenant,
+    /// The request's body.
+    asked: Digest,
+    /// The key that the client gave the request.
+    key: Option<Digest>,
     log: Handle,
     terms: Terms,
     began: Instant,
+    phase: watch::Sender<Phase>,
     audience: watch::Sender<Audience>,
     /// Those who want to know how far it has come, while it runs.
     asking: Mutex<Vec<oneshot::Sender<Progress>>>,
@@ -102,15 +148,19 @@ struct Orphan {
 
 impl Kept {
     /// A stream that begins now. It has no reader yet, and time for one to come.
-    pub fn new(id: StreamId, tenant: Tenant, log: Handle, terms: Terms) -> Arc<Self> {
+    pub fn new(id: StreamId, whose: Whose, log: Handle, terms: Terms) -> Arc<Self> {
+        let Whose { tenant, asked, key } = whose;
         let began = Instant::now();
         let audience = Audience { readers: 0, left: Some(began), cancelled: false, forgotten: false };
         Arc::new(Self {
             id,
             tenant,
+            asked,
+            key,
             log,
             terms,
             began,
+            phase: watch::Sender::new(Phase::Going),
             audience: watch::Sender::new(audience),
             asking: Mutex::default(),
             ended: OnceLock::new(),
@@ -130,6 +180,28 @@ impl Kept {
     /// Its tenant.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
+    }
+
+    /// The body of the request that began it.
+    pub fn asked(&self) -> &Digest {
+        &self.asked
+    }
+
+    /// The key that the client gave that request.
+    pub(super) fn key(&self) -> Option<&Digest> {
+        self.key.as_ref()
+    }
+
+    /// What its readers are told of its engine.
+    pub(super) fn phase(&self) -> &watch::Sender<Phase> {
+        &self.phase
+    }
+
+    /// A client has everything up to this event: where the log holds more than the window, what is below may go.
+    pub fn acknowledge(&self, seq: Seq) {
+        if let Some(window) = self.terms.window {
+            self.log.release(seq.saturating_add(1), window);
+        }
     }
 
     /// Its journal.
@@ -258,5 +330,50 @@ impl Drop for Attendance {
             audience.readers -= 1;
             audience.left = (audience.readers == 0).then(Instant::now);
         });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::journal::{Keep, Limits, MemoryStore};
+    use crate::stream::StreamIds;
+
+    /// A stream whose writer is gone.
+    pub(in crate::stream) fn kept() -> Arc<Kept> {
+        let store = MemoryStore::new(Limits { max_stream: 1 << 20, max_total: 1 << 20, max_streams: 10 });
+        let log = store.create_keeping(Keep::All).expect("there is room").handle();
+        let minute = Duration::from_secs(60);
+        let terms = Terms {
+            grace: minute,
+            unattended: 10,
+            ttl: 5 * minute,
+            max_age: 30 * minute,
+            heartbeat: None,
+            window: None,
+        };
+        let whose = Whose { tenant: Tenant::of(None), asked: Digest::of(b"{}"), key: Some(Digest::of(b"key")) };
+        Kept::new(StreamIds::default().mint(), whose, log, terms)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_has_a_reader_from_attendance_to_its_drop() {
+        let kept = kept();
+        let (one, other) = (kept.attend(), kept.attend());
+        assert_eq!(kept.readers(), 2);
+        drop(one);
+        assert_eq!((kept.readers(), kept.audience.borrow().left), (1, None));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        drop(other);
+        assert_eq!((kept.readers(), kept.audience.borrow().left), (0, Some(Instant::now())));
+    }
+
+    #[test]
+    fn tenants_and_keys_are_told_apart() {
+        let (one, other) = (Tenant::of(Some(b"Bearer a")), Tenant::of(Some(b"Bearer b")));
+        assert!(one.is(&Tenant::of(Some(b"Bearer a"))) && !one.is(&other) && !one.is(&Tenant::of(None)));
+        assert_eq!(Digest::of_key(&one, b"k"), Digest::of_key(&one, b"k"));
+        assert_ne!(Digest::of_key(&one, b"k"), Digest::of_key(&other, b"k"));
+        assert_ne!(Digest::of_key(&one, b"k"), Digest::of_key(&one, b"l"));
     }
 }

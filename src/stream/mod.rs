@@ -25,8 +25,8 @@ pub use self::attach::{Attached, Sent};
 use self::drive::Driver;
 pub use self::drive::Onward;
 pub use self::id::{StreamId, StreamIds};
-pub use self::kept::{Attendance, Kept, Progress, Tenant, Terms};
-pub use self::registry::{Found, Registry, SWEEP_EVERY};
+pub use self::kept::{Attendance, Digest, Kept, Progress, Tenant, Terms, Whose};
+pub use self::registry::{Claim, Claimed, Found, Registry, SWEEP_EVERY};
 pub use self::rendered::{NotRendered, RenderedLeg, Steps};
 pub use self::report::Report;
 use self::wire::Dress;
@@ -69,12 +69,13 @@ pub struct Keeping {
 pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
     let Start { relay, writer, leg, onward, report, heartbeat, began, keeping } = start;
     let mut reader = writer.reader(0);
-    let mut driver = Driver::new(relay, writer, onward, report, leg, began);
+    let told = keeping.as_ref().map(|keeping| Arc::clone(&keeping.kept));
+    let mut driver = Driver::new(relay, writer, onward, report, leg, began).telling(told);
     let mut sent = Sent::default();
     let kept = keeping.as_ref().map(|keeping| &*keeping.kept);
     let attendance = keeping.as_ref().map(|keeping| keeping.kept.attend());
     let attached = {
-        let dress = kept.map_or(Dress::Plain, |kept| Dress::Numbered(kept.id()));
+        let dress = kept.map_or(Dress::Plain, Dress::Numbered);
         let mut drive = pin!(run(&mut driver, kept));
         let mut attach = pin!(attach(session, &mut reader, dress, heartbeat, &mut sent));
         tokio::select! {
@@ -126,7 +127,7 @@ pub async fn resume(session: &mut ServerSession, kept: &Arc<Kept>, from: Seq) ->
     let attendance = kept.attend();
     let mut reader = kept.log().reader(from);
     let mut sent = Sent::default();
-    let attached = attach(session, &mut reader, Dress::Numbered(kept.id()), kept.heartbeat(), &mut sent).await;
+    let attached = attach(session, &mut reader, Dress::Numbered(kept), kept.heartbeat(), &mut sent).await;
     drop(attendance);
     (attached, sent)
 }

@@ -3,8 +3,9 @@
 use std::io::Write as _;
 
 use serde_json::json;
+use tokio::sync::watch;
 
-use super::id::StreamId;
+use super::kept::{Kept, Phase};
 use crate::journal::{Entry, ReadError};
 use crate::proto::record::{MirroredEnd, Record, Seal, Seq};
 use crate::proto::sse;
@@ -19,7 +20,7 @@ pub(super) enum Dress<'a> {
     /// As the engine wrote them.
     Plain,
     /// With an id each, for a client that may come back to this stream.
-    Numbered(&'a StreamId),
+    Numbered(&'a Kept),
 }
 
 impl Dress<'_> {
@@ -33,15 +34,32 @@ impl Dress<'_> {
         }
     }
 
+    /// What the client is told of the stream's engine, in comments.
+    pub(super) fn phase(self) -> Option<watch::Receiver<Phase>> {
+        match self {
+            Dress::Plain => None,
+            Dress::Numbered(kept) => Some(kept.phase().subscribe()),
+        }
+    }
+
     /// The lines before an event's data.
     fn number(self, seq: Seq, out: &mut Vec<u8>) {
-        if let Dress::Numbered(stream) = self {
+        if let Dress::Numbered(kept) = self {
             if seq == 0 {
                 out.extend_from_slice(RETRY);
             }
             // Writing to memory does not fail.
-            let _ = writeln!(out, "id: {stream}.{seq}");
+            let _ = writeln!(out, "id: {}.{seq}", kept.id());
         }
+    }
+}
+
+/// Tells of an engine that was lost. As lonely a line as a numbered stream's heartbeat, for the same reason.
+pub(super) fn comment(phase: Phase) -> &'static [u8] {
+    match phase {
+        Phase::Going => b": baton going\n",
+        Phase::Recovering => b": baton recovering\n",
+        Phase::Continued => b": baton continued\n",
     }
 }
 
@@ -174,10 +192,11 @@ mod tests {
 
     #[test]
     fn a_client_that_may_come_back_gets_an_id_with_every_event() {
-        let stream = crate::stream::StreamIds::default().mint();
+        let kept = crate::stream::kept::tests::kept();
+        let stream = kept.id().clone();
         let numbered = |seq, entry: &Entry<'_>| {
             let mut out = Vec::new();
-            write_entry(seq, entry, Dress::Numbered(&stream), &mut out);
+            write_entry(seq, entry, Dress::Numbered(&kept), &mut out);
             String::from_utf8(out).unwrap()
         };
         let whole = Record::Whole { event: None, data: b"{}" };
@@ -189,7 +208,7 @@ mod tests {
         assert_eq!(numbered(3, &Entry::Seal(&Seal::Finished)), format!("id: {stream}.3\ndata: [DONE]\n\n"));
         assert_eq!(numbered(3, &Entry::Seal(&Seal::Mirrored(MirroredEnd::Clean))), "");
         assert_eq!(
-            (Dress::Plain.heartbeat(), Dress::Numbered(&stream).heartbeat()),
+            (Dress::Plain.heartbeat(), Dress::Numbered(&kept).heartbeat()),
             (&b": ping\n\n"[..], &b": ping\n"[..])
         );
     }
