@@ -245,14 +245,21 @@ async fn an_orphan_may_only_generate_so_much() {
 
 #[tokio::test]
 async fn an_engine_that_dies_while_nobody_reads_is_followed_by_another() {
-    let rig = Setup::new("leg1 stall@8").start().await;
+    let mut setup = Setup::new("leg1 stall@8");
+    setup.engines[1].faults = setup.engines[0].faults.clone();
+    let rig = setup.start().await;
     let (begun, mut events) = Client::begin(&rig, &request()).await;
     let had = events.take(3).await;
     drop(events);
     begun.until("unattended").await;
-    let stalled = rig.engines.iter().find(|engine| engine.request_count() > 0).expect("one was asked");
-    within(stalled.wait_stalled(0)).await;
-    stalled.kill(baton::mock::Stop::Rst).await;
+    let [one, other] = &rig.engines[..] else { panic!("two engines") };
+    let stalled = within(async {
+        tokio::select! {
+            () = one.wait_stalled(0) => one,
+            () = other.wait_stalled(0) => other,
+        }
+    });
+    stalled.await.kill(baton::mock::Stop::Rst).await;
     let status = begun.until("ended").await;
     assert_eq!((&status["end"], &status["legs"], &status["readers"]), (&json!("finished"), &json!(2), &json!(0)));
     let rest = Events::of(begun.after(2).await).all().await;
