@@ -20,7 +20,7 @@ struct Event {
 
 impl Event {
     fn read(wire: &str) -> Self {
-        let field = |name: &str| wire.lines().filter_map(|line| line.strip_prefix(name)).last().map(str::to_owned);
+        let field = |name: &str| wire.lines().filter_map(|line| line.strip_prefix(name)).next_back().map(str::to_owned);
         Event { wire: wire.to_owned(), id: field("id: "), data: field("data: ").unwrap_or_default() }
     }
 }
