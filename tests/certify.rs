@@ -72,6 +72,13 @@ fn row(certificate: &Value, plan: &str, state: &str) -> (Value, Value) {
     (row["verdicts"].clone(), row["why"].clone())
 }
 
+/// What a replay of an answer that has begun is: other words, or none where they begin as the answer began.
+fn assert_another_answer(verdicts: &Value) {
+    let verdicts = verdicts.as_object().expect("verdicts");
+    assert!(verdicts.keys().all(|verdict| verdict == "different" || verdict == "refused"), "{verdicts:?}");
+    assert!(verdicts.contains_key("different"), "{verdicts:?}");
+}
+
 /// A certificate of an engine, made with every plan.
 async fn certificate(name: &str, config: Config, engine: &str, family: &str) -> Value {
     let running = Engine::start(config).await.expect("a mock engine starts");
@@ -109,7 +116,7 @@ async fn every_plan_of_an_engine_with_the_scale_out_endpoints_has_its_rows() {
     assert_eq!(row(&certificate, "chat-continue", "content"), exact());
     // In thinking the request is sent once more, and what it thinks again is dropped; behind the answer's beginning comes another answer.
     assert_eq!(row(&certificate, "replay", "thinking").0, json!({"same-text": 2}));
-    assert_eq!(row(&certificate, "replay", "content").0, json!({"different": 2}));
+    assert_another_answer(&row(&certificate, "replay", "content").0);
 }
 
 #[tokio::test]
@@ -127,7 +134,7 @@ async fn an_engine_that_goes_on_from_a_prefix_has_that_in_its_rows() {
     for plan in ["token-exact", "render-generate", "chat-continue"] {
         assert_eq!(row(&certificate, plan, "content"), refused("not_here"), "{plan}");
     }
-    assert_eq!(row(&certificate, "replay", "content").0, json!({"different": 2}));
+    assert_another_answer(&row(&certificate, "replay", "content").0);
 }
 
 #[tokio::test]
