@@ -1,6 +1,6 @@
 /** What the tests share: answers, seeded chance, a clock that is moved by hand. */
 
-import type { Clock } from '../src/clock.js';
+import { type Clock, systemClock } from '../src/clock.js';
 
 /** Text whose bytes are worth cutting: several lengths of characters, quotes, line ends of every kind. */
 export const WORDS = [
@@ -51,6 +51,15 @@ export function chance(seed: number): { float(): number; below(limit: number): n
   };
   return { float, below: (limit) => Math.floor(float() * limit) };
 }
+
+/**
+ * The real clock without its long waits: a test that means a timeout moves a `HandClock`, and a slow machine must not
+ * make one strike in any other.
+ */
+export const patientClock: Clock = {
+  ...systemClock,
+  after: (ms, run) => (ms < 5000 ? systemClock.after(ms, run) : () => {}),
+};
 
 /** A clock that stands until it is moved. */
 export class HandClock implements Clock {
