@@ -153,6 +153,14 @@ describe('an answer is read whole', () => {
     assert.deepEqual(resumed, [[2, 5]]);
   });
 
+  it('over many connections, when each brings something new', async () => {
+    const server = await serve(
+      Array.from({ length: 6 }, (_, at) => ({ cutAt: 500 + at, how: 'clean' as const })),
+    );
+    assertWhole(await read(await begin(server, { retry: { attempts: 1 } })));
+    assert.ok(server.asked('GET', /streams/).length >= 4);
+  });
+
   it('as bytes that hold nothing but events', async () => {
     const comments = { before: 3, lines: ['ping'] };
     const server = await serve([{ comments, cutAt: offset(5), how: 'clean' }]);
@@ -434,6 +442,20 @@ describe('leaving', () => {
     abort.abort(reason);
     await assert.rejects(events, reason);
     assert.equal(server.cancels, 0);
+  });
+
+  it('is left for good when the rest is just being fetched', async () => {
+    const server = await serve([{ cutAt: offset(3), how: 'clean' }]);
+    const resumed: unknown[] = [];
+    // Leaves when the header of the come-back is there, and before anybody has looked at it.
+    const fetch: typeof globalThis.fetch = async (input, init) => {
+      const response = await globalThis.fetch(input, init);
+      if (init?.method === 'GET') stream.detach();
+      return response;
+    };
+    const stream: BatonStream = await begin(server, { fetch, onResumed: (at) => resumed.push(at) });
+    assert.equal((await read(stream)).length, 3);
+    assert.deepEqual(resumed, []);
   });
 
   it('detaches when the body is cancelled', async () => {
