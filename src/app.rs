@@ -37,6 +37,7 @@ use crate::edge::gateway::Parts;
 use crate::edge::live::Live;
 use crate::edge::{Admin, Gateway};
 use crate::journal::{Limits, MemoryStore};
+use crate::stream::{Registry, SWEEP_EVERY};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{self, Cluster, Connector};
 
@@ -159,8 +160,11 @@ impl App {
             max_total: journal.max_total,
             max_streams: journal.max_streams,
         });
+        let registry = Arc::new(Registry::default());
+        services.spawn(until_drain(sweep(Arc::clone(&registry)), watch.clone()));
         let admin_app = HttpServer::new_app(Admin::new(Arc::clone(&metrics), Arc::clone(&store)));
-        let gateway = Gateway::new(Parts { settings, clusters, connector, store, metrics, live: live.clone() });
+        let gateway =
+            Gateway::new(Parts { settings, clusters, connector, store, registry, metrics, live: live.clone() });
         info!("admin on {}", admin.address);
         run(&mut services, Service::new("admin".to_owned(), admin_app), vec![admin], watch);
         for bound in &listeners {
@@ -208,6 +212,14 @@ where
     let fds: ListenFds = Arc::new(fds.into());
     let watch = watch.clone();
     services.spawn(async move { service.start_service(Some(fds), watch, 1).await });
+}
+
+/// Forgets the streams whose time is over.
+async fn sweep(registry: Arc<Registry>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        registry.sweep();
+    }
 }
 
 /// Follows the host names of an upstream.

@@ -12,8 +12,8 @@ use super::certificate;
 use super::node::Node;
 use super::reader::{Item, Mistakes, Scalar, Table, quote};
 use super::settings::{
-    Balance, Continuation, Journal, MIN_STREAM, Mode, OnIncomplete, Retry, Route, Server, Settings, Store, Threads,
-    Timeouts, Tokens, Upstream,
+    Balance, Continuation, Journal, MIN_STREAM, Mode, OnIncomplete, Resume, ResumeMode, Retry, Route, Server, Settings,
+    Store, Threads, Timeouts, Tokens, Upstream,
 };
 use super::units::{
     GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
@@ -235,6 +235,7 @@ fn route(table: &mut Table<'_>, upstreams: &[Slot], mistakes: &mut Mistakes) -> 
     let timeouts = timeouts(table.table("timeouts", mistakes), mistakes);
     let retry = retry(table.table("retry", mistakes), mistakes);
     let heartbeat = table.or("heartbeat", Some(Route::HEARTBEAT), heartbeat, mistakes);
+    let resume = resume(table.table("resume", mistakes), mistakes);
     let on_incomplete = table.or("on_incomplete", OnIncomplete::default(), on_incomplete, mistakes);
     let max_event = table.or("max_event", Route::MAX_EVENT, sized(KIB, 64 * MIB), mistakes);
     Some(Route {
@@ -244,6 +245,7 @@ fn route(table: &mut Table<'_>, upstreams: &[Slot], mistakes: &mut Mistakes) -> 
         timeouts,
         retry,
         heartbeat,
+        resume,
         on_incomplete,
         max_event,
     })
@@ -367,6 +369,32 @@ fn timeouts(mut table: Table<'_>, mistakes: &mut Mistakes) -> Timeouts {
     };
     table.close(mistakes);
     timeouts
+}
+
+fn resume(mut table: Table<'_>, mistakes: &mut Mistakes) -> Resume {
+    let default = Resume::default();
+    let resume = Resume {
+        mode: table.or("mode", default.mode, resume_mode, mistakes),
+        grace: table.or("grace", default.grace, lasting(Duration::ZERO, HOUR), mistakes),
+        unattended: table.or("unattended", default.unattended, counted(1, u64::from(u32::MAX)), mistakes),
+        ttl: table.or("ttl", default.ttl, lasting(Duration::ZERO, 24 * HOUR), mistakes),
+        max_age: table.or("max_age", default.max_age, lasting(SECOND, 24 * HOUR), mistakes),
+        window: table.or("window", default.window, window, mistakes),
+    };
+    table.close(mistakes);
+    resume
+}
+
+fn window(value: Scalar<'_>) -> Result<Option<usize>, Wrong> {
+    if let Ok("off") = value.text() {
+        return Ok(None);
+    }
+    sized(KIB, GIB)(value).map(Some)
+}
+
+fn resume_mode(value: Scalar<'_>) -> Result<ResumeMode, Wrong> {
+    const MODES: &[&str] = &["off", "on_request", "always"];
+    one_of(value, MODES).map(|at| [ResumeMode::Off, ResumeMode::OnRequest, ResumeMode::Always][at])
 }
 
 fn heartbeat(value: Scalar<'_>) -> Result<Option<Duration>, Wrong> {

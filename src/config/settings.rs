@@ -157,6 +157,8 @@ pub struct Route {
     pub retry: Retry,
     /// Silence towards the client after which a comment is sent; `None`: never.
     pub heartbeat: Option<Duration>,
+    /// Whether a client may come back to an answer.
+    pub resume: Resume,
     /// How a stream ends that could not be completed.
     pub on_incomplete: OnIncomplete,
     /// One event of an engine may have so many bytes; over it the leg has failed.
@@ -302,10 +304,53 @@ impl Route {
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             heartbeat: Some(Self::HEARTBEAT),
+            resume: Resume::default(),
             on_incomplete: OnIncomplete::default(),
             max_event: Self::MAX_EVENT,
         }
     }
+}
+
+/// Whether clients may come back to an answer, and how long it is kept for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// To which answers.
+    pub mode: ResumeMode,
+    /// The engine goes on for so long when nobody reads.
+    pub grace: Duration,
+    /// And for at most so many tokens.
+    pub unattended: u64,
+    /// An answer can be read again for so long after its end.
+    pub ttl: Duration,
+    /// And for at most so long while it has none.
+    pub max_age: Duration,
+    /// Where an answer takes more bytes than this, what the client has acknowledged is let go; `None`: it is kept.
+    pub window: Option<usize>,
+}
+
+impl Default for Resume {
+    fn default() -> Self {
+        Self {
+            mode: ResumeMode::OnRequest,
+            grace: Duration::from_secs(30),
+            unattended: 100_000,
+            ttl: Duration::from_secs(300),
+            max_age: Duration::from_secs(1800),
+            window: None,
+        }
+    }
+}
+
+/// To which answers clients may come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResumeMode {
+    /// To none.
+    Off,
+    /// To those of requests that ask for it.
+    #[default]
+    OnRequest,
+    /// To all.
+    Always,
 }
 
 /// Where answers are kept while they are under way.

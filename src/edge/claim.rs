@@ -1,5 +1,7 @@
 //! Chats and completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::Version;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT, LOCATION};
@@ -12,17 +14,26 @@ use tokio::time::Instant;
 use super::error::Fault;
 use super::gateway::Gateway;
 use super::opaque::Follower;
-use super::{headers, opaque, reply, route};
-use crate::config::settings::{self, Route};
-use crate::journal::Writer;
+use super::resume::Posted;
+use super::{headers, opaque, reply, resume, route};
+use crate::config::settings::{self, ResumeMode, Route};
+use crate::journal::{Keep, Writer};
 use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
-use crate::proto::resume::{self, Engine, Family, PlanKind};
-use crate::stream::{self, Attached, Onward, Report, Start, StreamId};
+use crate::proto::resume::{self as plans, Engine, Family, PlanKind};
+use crate::stream::{
+    self, Attached, Claim, Digest, Keeping, Kept, Onward, Report, Start, StreamId, Tenant, Terms, Whose,
+};
 use crate::upstream::{Ask, Cluster, Leg, OpenError, is_event_stream};
 
 /// Names the stream in a response.
 const BATON_STREAM: &str = "Baton-Stream";
+/// Says how a client wants to come back, in one or several words.
+const BATON_RESUME: &str = "Baton-Resume";
+/// It may want to.
+const ON: &str = "on";
+/// Where the stream is over it takes another answer.
+const REGENERATE: &str = "regenerate";
 /// Asks nginx not to collect the response before it passes it on.
 const ACCEL_BUFFERING: &str = "X-Accel-Buffering";
 
@@ -51,7 +62,16 @@ struct Chat<'a> {
     policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
+    /// The client may come back to the answer, which is that to this request.
+    resumable: Option<Resumable>,
     route: &'a Route,
+}
+
+/// What a stream that can be come back to is known by.
+struct Resumable {
+    /// The client's own body.
+    asked: Digest,
+    claim: Option<Claim>,
 }
 
 impl Chat<'_> {
@@ -90,19 +110,24 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
         return refuse(session, &Fault::NoRoute { model }).await;
     };
+    let resumable = match resumable(gateway, session, route, &body).await? {
+        Ok(resumable) => resumable,
+        Err(served) => return Ok(served),
+    };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
     let (engine, _) = Engine::named(gateway.cluster(route.upstream).engine());
     let first = gateway.cluster(route.upstream);
     let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
-    let listing = continued.and_then(|request| resume::first(request, &engine, &policy.resume));
+    let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
+    let keep = if resumable.is_some() { Keep::All } else { Keep::Unread };
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let reserved = listing.as_ref().and_then(|_| gateway.store().create().ok());
+    let reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
     let hides_ids = reserved.is_some();
     let own = hides_ids.then(|| body.clone());
     let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
-    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, route };
+    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route };
     let mut opened = first_leg(gateway, session, &chat).await?;
     if let Some(own) = own
         && first.may_refuse_ids()
@@ -130,7 +155,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     if chat.hides_ids {
         first.ids_taken();
     }
-    match reserved.map_or_else(|| gateway.store().create(), Ok) {
+    match reserved.map_or_else(|| gateway.store().create_keeping(keep), Ok) {
         Ok(writer) => carry(gateway, session, chat, leg, writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
@@ -140,12 +165,40 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     }
 }
 
+/// Whether the client may come back to the answer. `Err`: this is such a return, and has been served.
+async fn resumable(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    route: &Route,
+    body: &Bytes,
+) -> Result<std::result::Result<Option<Resumable>, Served>> {
+    let wanted = match route.resume.mode {
+        ResumeMode::Off => false,
+        ResumeMode::OnRequest => headers::says(session.req_header(), BATON_RESUME, ON),
+        ResumeMode::Always => true,
+    };
+    if !wanted {
+        return Ok(Ok(None));
+    }
+    let asked = Digest::of(body);
+    Ok(match resume::posted(gateway, session, asked).await? {
+        Posted::New(claim) => Ok(Some(Resumable { asked, claim })),
+        Posted::Again => Err(Served::Stream),
+        Posted::Refused => Err(Served::Whole),
+    })
+}
+
+/// Whether a client whose stream is over takes another answer for it.
+pub(super) fn may_regenerate(head: &RequestHeader) -> bool {
+    headers::says(head, BATON_RESUME, REGENERATE)
+}
+
 async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Served> {
     reply::fault(session, fault).await.map(|()| Served::Whole)
 }
 
 /// Reads the body whole, up to `limit` bytes.
-async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Result<Bytes, Fault>> {
+pub(super) async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Result<Bytes, Fault>> {
     let head = session.req_header();
     let expects = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let declared = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
@@ -229,10 +282,12 @@ async fn carry(
     leg: Leg,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, hides_ids, policy, choices, route } = chat;
+    let Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route } = chat;
     drop(body);
     let id = gateway.ids().mint();
-    let header = stream_header(leg.response(), client, &id)?;
+    let tenant = resume::tenant_of(session.req_header());
+    let keeping = resumable.and_then(|resumable| keeping(gateway, route, id.clone(), tenant, resumable, &writer));
+    let header = stream_header(leg.response(), client, &id, keeping.is_some())?;
     session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
     let first = gateway.cluster(route.upstream);
     let next = gateway.cluster(route.continuation.upstream);
@@ -258,6 +313,7 @@ async fn carry(
         report,
         heartbeat: route.heartbeat,
         began,
+        keeping,
     };
     match stream::serve(session, start).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
@@ -266,7 +322,37 @@ async fn carry(
     }
 }
 
-fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Result<ResponseHeader> {
+/// Puts a stream where a client that comes back finds it.
+fn keeping(
+    gateway: &Gateway,
+    route: &Route,
+    id: StreamId,
+    tenant: Tenant,
+    resumable: Resumable,
+    writer: &Writer,
+) -> Option<Keeping> {
+    let Resumable { asked, claim } = resumable;
+    let settings::Resume { grace, unattended, ttl, max_age, window, .. } = route.resume;
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: route.heartbeat, window };
+    let whose = Whose { tenant, asked, key: claim.as_ref().map(Claim::key) };
+    let kept = Kept::new(id, whose, writer.handle(), terms);
+    let registry = Arc::clone(gateway.registry());
+    if !registry.keep(&kept) {
+        return None;
+    }
+    if let Some(claim) = claim {
+        claim.fill(&kept);
+    }
+    Some(Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
+}
+
+/// The header of a stream's response. `kept`: a client may come back to it.
+pub(super) fn stream_header(
+    engine: &ResponseHeader,
+    client: Version,
+    id: &StreamId,
+    kept: bool,
+) -> Result<ResponseHeader> {
     let mut engine = engine.clone();
     // Continued, the answer has another length.
     engine.remove_header(&CONTENT_LENGTH);
@@ -274,6 +360,10 @@ fn stream_header(engine: &ResponseHeader, client: Version, id: &StreamId) -> Res
     engine.remove_header(&LOCATION);
     let mut header = headers::for_client(&engine, client);
     header.insert_header(BATON_STREAM, id.as_str())?;
+    if kept {
+        // Some clients reconnect to it by themselves (LangGraph's SDK).
+        header.insert_header(LOCATION, format!("{}{id}", route::STREAMS))?;
+    }
     header.insert_header(CACHE_CONTROL, "no-store")?;
     header.insert_header(ACCEL_BUFFERING, "no")?;
     Ok(header)
@@ -328,7 +418,7 @@ fn policy(route: &Route, next: &Cluster) -> Policy {
         ratios: Ratios { cjk: tokens.cjk, other: tokens.other },
         force,
         max_event: route.max_event,
-        resume: resume::Settings {
+        resume: plans::Settings {
             plans: route.continuation.plans,
             barred: next.barred(),
             abilities: next.abilities(),

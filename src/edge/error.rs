@@ -46,6 +46,19 @@ pub enum Fault {
         /// The upstream's name.
         upstream: String,
     },
+    /// There is no such stream, or it is another tenant's, or there is nothing of the kind to be asked of it.
+    NoStream,
+    /// The stream was there, and its time is over.
+    StreamExpired,
+    /// The request is not the one that has begun the stream, or that had its key.
+    OtherRequest,
+    /// The body of an acknowledgement has no number.
+    BadAck,
+    /// The stream does not hold any more what was asked for.
+    Trimmed {
+        /// The first number that it still holds.
+        low: u64,
+    },
     /// Baton itself is at fault.
     Internal,
 }
@@ -68,10 +81,12 @@ impl Fault {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::NoRoute { .. } => 404,
+            Self::NoRoute { .. } | Self::NoStream => 404,
+            Self::StreamExpired | Self::Trimmed { .. } => 410,
+            Self::OtherRequest => 422,
             Self::TooLarge { .. } => 413,
             Self::SlowBody => 408,
-            Self::BadRequest => 400,
+            Self::BadRequest | Self::BadAck => 400,
             Self::NoEndpoint { .. } => 503,
             Self::Unreachable { .. } | Self::NoAnswer { .. } => 502,
             Self::TimedOut { .. } => 504,
@@ -90,6 +105,11 @@ impl Fault {
             Self::Unreachable { .. } => "upstream_unreachable",
             Self::NoAnswer { .. } => "upstream_no_answer",
             Self::TimedOut { .. } => "upstream_timeout",
+            Self::NoStream => "stream_not_found",
+            Self::StreamExpired => "stream_expired",
+            Self::Trimmed { .. } => "trimmed",
+            Self::OtherRequest => "idempotency_key_reused",
+            Self::BadAck => "bad_ack",
             Self::Internal => "internal_error",
         }
     }
@@ -132,6 +152,19 @@ impl Fault {
             ),
             Self::TimedOut { upstream } => {
                 format!("An engine of the upstream `{upstream}` did not answer in time. Send the request again.")
+            }
+            Self::NoStream => {
+                "There is no such stream. Check its id, and send the `Authorization` that began it.".to_owned()
+            }
+            Self::StreamExpired => {
+                "The stream is over and no longer kept. Send the request again for another answer.".to_owned()
+            }
+            Self::OtherRequest => {
+                "The request's body differs from the one that began this stream. Send the same body, or another `Idempotency-Key`.".to_owned()
+            }
+            Self::BadAck => "The body has no event's number. Send {\"seq\": n}, a whole number.".to_owned(),
+            Self::Trimmed { low } => {
+                format!("The stream is kept from its event {low} on by now. Send the request again for a whole answer.")
             }
             Self::Internal => {
                 "Baton failed to handle this request. The operator will find the reason in its log.".to_owned()

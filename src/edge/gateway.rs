@@ -18,11 +18,11 @@ use super::error::Fault;
 use super::live::{Live, LiveGuard};
 use super::opaque::{Ended, Follower};
 use super::route::{self, Kind};
-use super::{headers, reply};
+use super::{headers, reply, resume};
 use crate::config::Settings;
 use crate::config::settings::Route;
 use crate::journal::MemoryStore;
-use crate::stream::StreamIds;
+use crate::stream::{Registry, StreamIds};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Cluster, Connector, Cut, Picked};
 
@@ -36,6 +36,8 @@ pub struct Parts {
     pub connector: Arc<Connector>,
     /// Where streams keep their journals.
     pub store: Arc<MemoryStore>,
+    /// The streams that clients may come back to.
+    pub registry: Arc<Registry>,
     /// Numbers.
     pub metrics: Arc<Metrics>,
     /// Counts the requests under way.
@@ -81,6 +83,14 @@ impl Gateway {
 
     pub(super) fn store(&self) -> &Arc<MemoryStore> {
         &self.parts.store
+    }
+
+    pub(super) fn registry(&self) -> &Arc<Registry> {
+        &self.parts.registry
+    }
+
+    pub(super) fn live(&self) -> &Live {
+        &self.parts.live
     }
 
     pub(super) fn metrics(&self) -> &Arc<Metrics> {
@@ -156,6 +166,11 @@ impl ProxyHttp for Gateway {
             }
             Kind::Claimed(api) => {
                 context.passed = claim::serve(self, session.as_downstream_mut(), api).await? == Served::Whole;
+                Ok(true)
+            }
+            Kind::Stream(call) => {
+                context.passed = false;
+                resume::serve(self, session.as_downstream_mut(), call).await?;
                 Ok(true)
             }
             Kind::Other => self.pass(session, context).await,

@@ -23,6 +23,12 @@ fn is_own(name: &HeaderName) -> bool {
     name.as_str().starts_with(OWN_PREFIX)
 }
 
+/// Whether a header of Baton's own, a list of words, has this one.
+pub(super) fn says(head: &RequestHeader, name: &str, word: &str) -> bool {
+    let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
+}
+
 /// The names to drop: the hop-by-hop ones, those that `Connection` names, and the ones `also` says.
 fn dropped(headers: &HeaderMap, also: impl Fn(&HeaderName) -> bool) -> Vec<HeaderName> {
     let named: Vec<HeaderName> = headers

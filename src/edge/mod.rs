@@ -6,6 +6,7 @@
 //!                                      ├─ POST …/v1/chat/completions
 //!                                      │    └─ claim ─► leg 1 ─┬─ 200 text/event-stream ─► stream::serve
 //!                                      │                       └─ anything else ─────────► opaque::pass
+//!                                      ├─ /v1/streams/… ────────────► resume ─► stream::resume
 //!                                      └─ everything else ──────────► Pingora's own loop, watched by a Follower
 //! ```
 //!
@@ -24,6 +25,7 @@ mod headers;
 pub mod live;
 mod opaque;
 mod reply;
+mod resume;
 mod route;
 
 pub use admin::Admin;

@@ -33,7 +33,16 @@ pub(super) async fn fault(session: &mut ServerSession, fault: &Fault) -> Result<
     Ok(())
 }
 
-async fn json(session: &mut ServerSession, status: u16, body: Bytes) -> Result<()> {
+/// Says that there is nothing to send.
+pub(super) async fn nothing(session: &mut ServerSession) -> Result<()> {
+    let mut header = ResponseHeader::build(204, Some(1))?;
+    header.insert_header(CACHE_CONTROL, "no-store")?;
+    session.write_response_header(Box::new(header)).await
+}
+
+/// A JSON body.
+pub(super) async fn json(session: &mut ServerSession, status: u16, body: impl Into<Bytes>) -> Result<()> {
+    let body = body.into();
     let mut header = ResponseHeader::build(status, Some(4))?;
     header.insert_header(CONTENT_TYPE, "application/json")?;
     header.insert_header(CACHE_CONTROL, "no-store")?;

@@ -17,8 +17,44 @@ pub(super) enum Kind {
     TooLarge,
     /// A chat, or a completion, whose body Baton reads.
     Claimed(Api),
+    /// About a stream that Baton keeps.
+    Stream(Call),
     /// Everything else: not looked into.
     Other,
+}
+
+/// What is wanted of a stream.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Call {
+    /// Its events.
+    Read,
+    /// How it is.
+    Status,
+    /// Its end.
+    Cancel,
+    /// That its events have come so far.
+    Ack,
+    /// Something that there is not, or not by this method.
+    Unknown,
+}
+
+/// Where streams are found, with their ids behind it.
+pub(super) const STREAMS: &str = "/v1/streams/";
+
+/// The id in the path of a request for a stream, and what is wanted of it.
+pub(super) fn call(head: &RequestHeader) -> Option<(&str, Call)> {
+    let (id, what) = match head.uri.path().strip_prefix(STREAMS)?.split_once('/') {
+        Some((id, what)) => (id, Some(what)),
+        None => (head.uri.path().strip_prefix(STREAMS)?, None),
+    };
+    let call = match (&head.method, what) {
+        (&Method::GET, None) => Call::Read,
+        (&Method::GET, Some("status")) => Call::Status,
+        (&Method::POST, Some("cancel")) => Call::Cancel,
+        (&Method::POST, Some("ack")) => Call::Ack,
+        _ => Call::Unknown,
+    };
+    Some((id, call))
 }
 
 /// Decides by the header alone.
@@ -30,6 +66,9 @@ pub(super) fn kind(head: &RequestHeader, settings: &Settings) -> Kind {
     let length = declared_length(head);
     if length.is_some_and(|length| length > settings.server.max_request_body) {
         return Kind::TooLarge;
+    }
+    if let Some((_, call)) = call(head) {
+        return Kind::Stream(call);
     }
     // Every one is read, however long, for its model decides where it goes.
     let api = [Api::Chat, Api::Completions].into_iter().find(|api| path.ends_with(api.path()));
@@ -100,6 +139,14 @@ mod tests {
         check("POST", "/v1/completions", Some("5"), Kind::Claimed(Api::Completions));
         check("GET", "/v1/completions", None, Kind::Other);
         check("POST", "/v1/embeddings", Some("1001"), Kind::TooLarge);
+        check("GET", "/v1/streams/x", None, Kind::Stream(Call::Read));
+        check("GET", "/v1/streams/x/status", None, Kind::Stream(Call::Status));
+        check("POST", "/v1/streams/x/cancel", None, Kind::Stream(Call::Cancel));
+        check("POST", "/v1/streams/x/ack", None, Kind::Stream(Call::Ack));
+        check("GET", "/v1/streams/x/cancel", None, Kind::Stream(Call::Unknown));
+        check("DELETE", "/v1/streams/x", None, Kind::Stream(Call::Unknown));
+        check("GET", "/v1/streams/", None, Kind::Stream(Call::Read));
+        check("GET", "/v1/streams", None, Kind::Other);
     }
 
     #[test]

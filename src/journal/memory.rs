@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::state::State;
-use super::{AppendError, Full, Keep, Limits, Reader, Writer};
-use crate::proto::record::Seq;
+use super::{AppendError, Full, Keep, Limits, Reader, Span, Writer};
+use crate::proto::record::{Seal, Seq};
 
 /// Makes logs, and counts what they hold.
 #[derive(Debug)]
@@ -123,6 +123,25 @@ impl Handle {
     /// A reader that starts at `from`. A position that the log does not have is said by its first pull.
     pub fn reader(&self, from: Seq) -> Reader {
         Reader::new(Arc::clone(&self.log), from)
+    }
+
+    /// The first seq that the log still holds, and the next one to be written; whether it has its seal, which has that number then.
+    pub fn span(&self) -> Span {
+        let state = self.log.state();
+        Span { low: state.low(), next: state.next_seq(), sealed: state.end().is_some() }
+    }
+
+    /// How the log ends; `None`: it has no seal yet.
+    pub fn end(&self) -> Option<Seal> {
+        self.log.state().end().cloned()
+    }
+
+    /// Lets go of records below `seq`, by whole segments, if the log holds more than `window` bytes.
+    pub fn release(&self, seq: Seq, window: usize) {
+        let mut state = self.log.state();
+        if state.bytes_held() > window {
+            state.release(seq);
+        }
     }
 
     /// A writer of a new epoch. The one before is fenced from now on, whether it still lives or not.

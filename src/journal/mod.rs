@@ -108,6 +108,17 @@ pub enum Keep {
     All,
 }
 
+/// What a log holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first seq that is still there; `next` where none is.
+    pub low: Seq,
+    /// The seq of the next record, or of the seal.
+    pub next: Seq,
+    /// The seal is there.
+    pub sealed: bool,
+}
+
 /// What a reader is handed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry<'a> {

@@ -98,6 +98,11 @@ impl State {
         self.segments.front().map_or(self.next, |segment| segment.first)
     }
 
+    /// What it holds, in bytes of memory.
+    pub(super) fn bytes_held(&self) -> usize {
+        self.held
+    }
+
     pub(super) fn frames(&self) -> &[Frame] {
         &self.frames
     }

@@ -447,7 +447,7 @@ fn j7_frames_are_bounded(open: Open) {
 
 fn j8_the_seal_is_read_as_it_was_written(open: Open) {
     let mirrored = [MirroredEnd::Cut, MirroredEnd::Clean, MirroredEnd::Done].map(Seal::Mirrored);
-    for seal in [Seal::Finished, incomplete(), Seal::Abandoned].into_iter().chain(mirrored) {
+    for seal in [Seal::Finished, incomplete(), Seal::Abandoned, Seal::Cancelled].into_iter().chain(mirrored) {
         let store = open(ROOMY);
         let mut writer = store.create(Keep::Unread).unwrap();
         let mut reader = writer.reader(0);

@@ -39,6 +39,7 @@ const MIRRORED_CUT: u8 = 0x12;
 const MIRRORED_CLEAN: u8 = 0x13;
 const MIRRORED_DONE: u8 = 0x14;
 const ABANDONED: u8 = 0x15;
+const CANCELLED: u8 = 0x16;
 
 /// The number of a frame in its stream: the order of definition, below [`MAX_FRAMES`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,6 +89,8 @@ pub enum Seal {
     Mirrored(MirroredEnd),
     /// The client went away, and nobody waits for the rest.
     Abandoned,
+    /// The client said that it does not want the rest.
+    Cancelled,
 }
 
 /// The end of an engine's answer, to be passed on as it was.
@@ -211,6 +214,17 @@ impl<'a> Record<'a> {
 }
 
 impl Seal {
+    /// What the end is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Seal::Finished => "finished",
+            Seal::Incomplete { .. } => "incomplete",
+            Seal::Mirrored(_) => "mirrored",
+            Seal::Abandoned => "abandoned",
+            Seal::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the answer is whole: the only case in which `[DONE]` may be written.
     pub fn is_finished(&self) -> bool {
         matches!(self, Seal::Finished)
@@ -225,6 +239,7 @@ impl Seal {
             Seal::Mirrored(MirroredEnd::Clean) => MIRRORED_CLEAN,
             Seal::Mirrored(MirroredEnd::Done) => MIRRORED_DONE,
             Seal::Abandoned => ABANDONED,
+            Seal::Cancelled => CANCELLED,
         });
         if let Seal::Incomplete { reason, message } = self {
             put_bytes(out, reason.as_bytes());
@@ -244,6 +259,7 @@ impl Seal {
             MIRRORED_CLEAN => Seal::Mirrored(MirroredEnd::Clean),
             MIRRORED_DONE => Seal::Mirrored(MirroredEnd::Done),
             ABANDONED => Seal::Abandoned,
+            CANCELLED => Seal::Cancelled,
             kind => return Err(Corrupt::Kind(kind)),
         };
         Ok((seal, input.at))
@@ -337,6 +353,7 @@ mod tests {
         prop_oneof![
             Just(Seal::Finished),
             Just(Seal::Abandoned),
+            Just(Seal::Cancelled),
             Just(Seal::Mirrored(MirroredEnd::Cut)),
             Just(Seal::Mirrored(MirroredEnd::Clean)),
             Just(Seal::Mirrored(MirroredEnd::Done)),
@@ -404,7 +421,7 @@ mod tests {
         assert!(Seal::Finished.is_finished());
         assert!(!Seal::Incomplete { reason: "stall".into(), message: String::new() }.is_finished());
         assert!(!Seal::Mirrored(MirroredEnd::Done).is_finished());
-        assert!(!Seal::Abandoned.is_finished());
+        assert!(!Seal::Abandoned.is_finished() && !Seal::Cancelled.is_finished());
     }
 
     proptest! {

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pingora::protocols::http::ServerSession;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::wire::{self, End};
+use super::kept::Phase;
+use super::wire::{self, Dress, End};
 use crate::journal::{Pulled, Reader};
 
 /// Most bytes taken out of the journal for one write. What more there is follows in the next one, and a client that takes so
@@ -51,6 +53,7 @@ pub struct Sent {
 enum Woken {
     Journal,
     Client,
+    Phase(Phase),
     Clock,
 }
 
@@ -61,9 +64,11 @@ enum Woken {
 pub async fn attach(
     session: &mut ServerSession,
     reader: &mut Reader,
+    dress: Dress<'_>,
     heartbeat: Option<Duration>,
     sent: &mut Sent,
 ) -> Attached {
+    let mut phase = dress.phase();
     let heartbeat = heartbeat.unwrap_or(NEVER);
     let mut timer = pin!(sleep_until(Instant::now() + heartbeat));
     let mut last_write = Instant::now();
@@ -72,23 +77,30 @@ pub async fn attach(
         let woken = tokio::select! {
             biased;
             () = poll_fn(|cx| reader.poll_ready(cx)) => Woken::Journal,
+            phase = changed(&mut phase) => Woken::Phase(phase),
             _ = session.read_body_or_idle(true) => Woken::Client,
             () = &mut timer => Woken::Clock,
         };
         match woken {
             Woken::Client => return Attached::ClientGone,
+            Woken::Phase(phase) => {
+                if write(session, Bytes::from_static(wire::comment(phase))).await.is_err() {
+                    return Attached::ClientGone;
+                }
+                last_write = Instant::now();
+            }
             // One timer for the connection's life: it is moved when it rings, not with every write.
             Woken::Clock if last_write.elapsed() < heartbeat => timer.as_mut().reset(last_write + heartbeat),
             Woken::Clock => {
                 sent.heartbeats += 1;
-                if write(session, Bytes::from_static(wire::HEARTBEAT)).await.is_err() {
+                if write(session, Bytes::from_static(dress.heartbeat())).await.is_err() {
                     return Attached::ClientGone;
                 }
                 last_write = Instant::now();
                 timer.as_mut().reset(last_write + heartbeat);
             }
             Woken::Journal => {
-                let end = render(reader, &mut buffer, sent);
+                let end = render(reader, dress, &mut buffer, sent);
                 sent.bytes += buffer.len() as u64;
                 // An empty write would be taken for the end of the response.
                 if !buffer.is_empty() && write(session, Bytes::copy_from_slice(&buffer)).await.is_err() {
@@ -111,12 +123,23 @@ pub async fn attach(
     }
 }
 
+/// The next phase of a stream whose readers are told; never, for others.
+async fn changed(phase: &mut Option<watch::Receiver<Phase>>) -> Phase {
+    if let Some(receiver) = phase
+        && receiver.changed().await.is_ok()
+    {
+        return *receiver.borrow_and_update();
+    }
+    // Its sender lives as long as the stream is kept.
+    std::future::pending().await
+}
+
 /// Takes what is there out of the journal and writes it as events.
-fn render(reader: &mut Reader, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
+fn render(reader: &mut Reader, dress: Dress<'_>, buffer: &mut Vec<u8>, sent: &mut Sent) -> Option<End> {
     let mut end = None;
-    let pulled = reader.pull(WRITE_SIZE, &mut |_seq, entry| {
+    let pulled = reader.pull(WRITE_SIZE, &mut |seq, entry| {
         let before = buffer.len();
-        end = wire::write_entry(&entry, buffer);
+        end = wire::write_entry(seq, &entry, dress, buffer);
         sent.events += u64::from(buffer.len() > before);
     });
     match pulled {

@@ -11,6 +11,7 @@ use pingora::http::RequestHeader;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attach::{Attached, Sent};
+use super::kept::{Kept, Phase, Progress};
 use super::rendered::{NotRendered, RenderedLeg, Steps};
 use super::report::Report;
 use super::source::Source;
@@ -83,6 +84,8 @@ pub struct Driver {
     began: Instant,
     /// What the relay has told, where somebody wants to know.
     notes: Option<Vec<Note>>,
+    /// Who reads the stream wants to know how it goes.
+    kept: Option<Arc<Kept>>,
 }
 
 /// What woke the loop.
@@ -99,13 +102,18 @@ impl Driver {
     pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
         relay.handle_opened(began.elapsed());
         let leg = Some(Source::Request(Box::new(first)));
-        Driver { relay, writer, onward, report, leg, pending: None, failed: Vec::new(), began, notes: None }
+        Driver { relay, writer, onward, report, leg, pending: None, failed: Vec::new(), began, notes: None, kept: None }
     }
 
     /// A driver for a stream whose first leg is over, and its relay knows it. Keeps what the relay tells.
     pub fn without_leg(relay: Relay, writer: Writer, onward: Onward, report: Report, began: Instant) -> Self {
         let (leg, pending, failed) = (None, None, Vec::new());
-        Driver { relay, writer, onward, report, leg, pending, failed, began, notes: Some(Vec::new()) }
+        Driver { relay, writer, onward, report, leg, pending, failed, began, notes: Some(Vec::new()), kept: None }
+    }
+
+    /// Tells those who read the stream when its engine is lost, and when another one goes on.
+    pub fn telling(self, kept: Option<Arc<Kept>>) -> Self {
+        Driver { kept, ..self }
     }
 
     /// The relay, and what it has told.
@@ -161,6 +169,27 @@ impl Driver {
     pub fn abandon(&mut self) {
         self.relay.handle_client_gone(&mut self.writer);
         self.act();
+    }
+
+    /// The client does not want the rest: stops the engine and seals the stream.
+    pub fn cancel(&mut self) {
+        self.relay.handle_cancelled(&mut self.writer);
+        self.act();
+    }
+
+    /// Whether the stream has its seal.
+    pub fn is_sealed(&self) -> bool {
+        self.relay.is_sealed()
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        Progress { leg: self.relay.leg(), tokens: self.relay.completion_tokens() }
+    }
+
+    /// The client that began the stream has left it to itself.
+    pub fn client_left(&mut self) {
+        self.report.client_left(&self.relay);
     }
 
     /// The stream is over: says so, once.
@@ -224,14 +253,24 @@ impl Driver {
                 // Leg 1 may have been another upstream's, which then knows no such endpoint.
                 address.into_iter().for_each(|address| cluster.suspect(address));
                 self.failed.extend(address);
+                if !self.relay.is_sealed() {
+                    self.tell(Phase::Recovering);
+                }
             }
             Note::PlanRefused { kind } if cluster.plan_refused(*kind) => self.report.plan_barred(*kind),
             Note::Continued { plan, .. } => {
                 if let Some(kind) = PlanKind::named(plan) {
                     cluster.plan_worked(kind);
                 }
+                self.tell(Phase::Continued);
             }
             _ => {}
+        }
+    }
+
+    fn tell(&self, phase: Phase) {
+        if let Some(kept) = &self.kept {
+            kept.phase().send_replace(phase);
         }
     }
 

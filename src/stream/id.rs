@@ -6,12 +6,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use subtle::ConstantTimeEq as _;
 
 /// 2025-01-01T00:00:00Z in milliseconds since 1970; 41 bits from here last until 2094.
 const EPOCH_MS: u64 = 1_735_689_600_000;
 
 const NODE_BITS: u32 = 10;
 const COUNTER_BITS: u32 = 13;
+
+/// Time, node and counter, then what is secret.
+const BYTES: usize = 24;
 
 /// A stream's id: 41 bits of time (ms), 10 bits of node, 13 bits of counter, 128 random bits; 32 URL-safe characters.
 ///
@@ -21,6 +25,17 @@ const COUNTER_BITS: u32 = 13;
 pub struct StreamId(String);
 
 impl StreamId {
+    /// An id as a client names it. `None`: it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        (bytes.len() == BYTES).then(|| StreamId(text.to_owned()))
+    }
+
+    /// Whether it is this one, in a time that does not tell how much of it is.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
+
     /// The id as it goes over the wire.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -64,7 +79,7 @@ impl StreamIds {
         let time = now.saturating_sub(EPOCH_MS) & ((1 << 41) - 1);
         let counter = self.counter.fetch_add(1, Ordering::Relaxed) & ((1 << COUNTER_BITS) - 1);
         let sortable = time << (NODE_BITS + COUNTER_BITS) | self.node << COUNTER_BITS | counter;
-        let mut bytes = [0_u8; 24];
+        let mut bytes = [0_u8; BYTES];
         bytes[..8].copy_from_slice(&sortable.to_be_bytes());
         bytes[8..].copy_from_slice(&rand::random::<[u8; 16]>());
         StreamId(URL_SAFE_NO_PAD.encode(bytes))
@@ -82,6 +97,17 @@ mod tests {
         let id = StreamIds::default().mint();
         assert_eq!(id.as_str().len(), 32);
         assert!(id.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
+    }
+
+    #[test]
+    fn an_id_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let ids = StreamIds::default();
+        let id = ids.mint();
+        assert!(StreamId::parse(id.as_str()).is_some_and(|read| read.is(&id)));
+        assert!(!ids.mint().is(&id));
+        for wrong in ["", "x", &id.as_str()[1..], &format!("{id}A"), &id.as_str().replace(|_| true, "*")] {
+            assert_eq!(StreamId::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -6,25 +6,32 @@
 mod attach;
 mod drive;
 mod id;
+mod kept;
+mod registry;
 mod rendered;
 mod report;
 mod source;
 mod wire;
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-pub use self::attach::Attached;
-use self::attach::{Sent, attach};
+use self::attach::attach;
+pub use self::attach::{Attached, Sent};
 use self::drive::Driver;
 pub use self::drive::Onward;
 pub use self::id::{StreamId, StreamIds};
+pub use self::kept::{Attendance, Digest, Kept, Progress, Tenant, Terms, Whose};
+pub use self::registry::{Claim, Claimed, Found, Registry, SWEEP_EVERY};
 pub use self::rendered::{NotRendered, RenderedLeg, Steps};
 pub use self::report::Report;
+use self::wire::Dress;
 use crate::journal::Writer;
+use crate::proto::record::Seq;
 use crate::proto::relay::{Note, Relay};
 use crate::upstream::Leg;
 
@@ -44,17 +51,33 @@ pub struct Start {
     pub heartbeat: Option<Duration>,
     /// When the request came.
     pub began: Instant,
+    /// What outlives the client's connection; `None`: nothing does.
+    pub keeping: Option<Keeping>,
+}
+
+/// A stream that clients may come back to.
+pub struct Keeping {
+    /// As they find it.
+    pub kept: Arc<Kept>,
+    /// Where they find it.
+    pub registry: Arc<Registry>,
+    /// Held for as long as the stream is under way, with a client or without.
+    pub hold: Box<dyn Send>,
 }
 
 /// Serves a stream to its client until its end, or until the client leaves.
 pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
-    let Start { relay, writer, leg, onward, report, heartbeat, began } = start;
+    let Start { relay, writer, leg, onward, report, heartbeat, began, keeping } = start;
     let mut reader = writer.reader(0);
-    let mut driver = Driver::new(relay, writer, onward, report, leg, began);
+    let told = keeping.as_ref().map(|keeping| Arc::clone(&keeping.kept));
+    let mut driver = Driver::new(relay, writer, onward, report, leg, began).telling(told);
     let mut sent = Sent::default();
+    let kept = keeping.as_ref().map(|keeping| &*keeping.kept);
+    let attendance = keeping.as_ref().map(|keeping| keeping.kept.attend());
     let attached = {
-        let mut drive = pin!(driver.run());
-        let mut attach = pin!(attach(session, &mut reader, heartbeat, &mut sent));
+        let dress = kept.map_or(Dress::Plain, Dress::Numbered);
+        let mut drive = pin!(run(&mut driver, kept));
+        let mut attach = pin!(attach(session, &mut reader, dress, heartbeat, &mut sent));
         tokio::select! {
             biased;
             () = &mut drive => attach.await,
@@ -66,11 +89,47 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
             }
         }
     };
-    if attached != Attached::Served {
-        driver.abandon(); // nobody reads any more
+    drop(attendance);
+    match keeping {
+        Some(keeping) if !driver.is_sealed() => {
+            driver.client_left();
+            // On its own from here on: the client's connection is given up with this request.
+            tokio::spawn(unattended(driver, keeping, sent));
+            return attached;
+        }
+        Some(keeping) => keeping.registry.ended(&keeping.kept),
+        None if attached != Attached::Served => driver.abandon(), // nobody reads any more
+        None => {}
     }
     driver.conclude(attached, sent);
     attached
+}
+
+async fn run(driver: &mut Driver, kept: Option<&Kept>) {
+    match kept {
+        Some(kept) => kept.run(driver).await,
+        None => driver.run().await,
+    }
+}
+
+/// Goes on with a stream whose first client has left it.
+async fn unattended(mut driver: Driver, keeping: Keeping, sent: Sent) {
+    let Keeping { kept, registry, hold } = keeping;
+    kept.run(&mut driver).await;
+    registry.ended(&kept);
+    // What became of it is told by its seal: whether anybody has read it to there is told by those who did.
+    driver.conclude(Attached::Served, sent);
+    drop(hold);
+}
+
+/// Sends a client that has come back the rest of a stream, from `from` on.
+pub async fn resume(session: &mut ServerSession, kept: &Arc<Kept>, from: Seq) -> (Attached, Sent) {
+    let attendance = kept.attend();
+    let mut reader = kept.log().reader(from);
+    let mut sent = Sent::default();
+    let attached = attach(session, &mut reader, Dress::Numbered(kept), kept.heartbeat(), &mut sent).await;
+    drop(attendance);
+    (attached, sent)
 }
 
 /// Goes on with an answer whose first leg has failed its relay, until the stream has its seal. Nobody reads along: what comes is in

@@ -160,6 +160,12 @@ impl Report {
         self.line(Some(relay), event);
     }
 
+    /// The client has left. The stream may go on without it.
+    pub(super) fn client_left(&self, relay: &Relay) {
+        self.metrics.client_left();
+        self.line(Some(relay), Event::ClientLeft);
+    }
+
     /// The stream is over.
     pub(super) fn end(&mut self, relay: &Relay, attached: Attached, sent: Sent, took: Duration) {
         let outcome = match relay.seal() {
@@ -169,13 +175,13 @@ impl Report {
             Some(Seal::Finished) => Outcome::Finished,
             Some(Seal::Mirrored(_)) => Outcome::Mirrored,
             Some(Seal::Abandoned) => Outcome::Abandoned,
+            Some(Seal::Cancelled) => Outcome::Cancelled,
             Some(Seal::Incomplete { .. }) | None => Outcome::Incomplete,
         };
         let Sent { events, bytes, heartbeats } = sent;
         self.events = events;
         if attached == Attached::ClientGone {
-            self.metrics.client_left();
-            self.line(Some(relay), Event::ClientLeft);
+            self.client_left(relay);
         }
         let reason = match outcome {
             Outcome::Incomplete if attached == Attached::Lost => Some(LOST),
@@ -183,7 +189,7 @@ impl Report {
                 Some(Seal::Incomplete { reason: Cow::Borrowed(first), .. }) => Some(*first),
                 _ => self.reason,
             },
-            Outcome::Finished | Outcome::Abandoned => None,
+            Outcome::Finished | Outcome::Abandoned | Outcome::Cancelled => None,
         };
         if let Some(reason) = reason {
             self.metrics.stream_incomplete(&self.first_upstream, reason);

@@ -1,13 +1,67 @@
 //! Journal entries as a client sees them: events of `text/event-stream`.
 
-use serde_json::json;
+use std::io::Write as _;
 
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::kept::{Kept, Phase};
 use crate::journal::{Entry, ReadError};
-use crate::proto::record::{MirroredEnd, Record, Seal};
+use crate::proto::record::{MirroredEnd, Record, Seal, Seq};
 use crate::proto::sse;
 
-/// A comment with its blank line. Harmless to every client library as long as no event of the stream carries an `id:`.
-pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
+/// What a client that can come back is told of how long to wait first, in milliseconds. It stands before the first event's id: on a
+/// line of its own, with a blank line behind it, official clients take it for an event and fail (openai-python 1.40 to 3.57).
+const RETRY: &[u8] = b"retry: 2000\n";
+
+/// How events are written for a client.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Dress<'a> {
+    /// As the engine wrote them.
+    Plain,
+    /// With an id each, for a client that may come back to this stream.
+    Numbered(&'a Kept),
+}
+
+impl Dress<'_> {
+    /// A comment that keeps a connection's idle timers quiet. With its blank line it is harmless to every client library as long as no event
+    /// carries an id; once one has, several take the blank line for the end of an event without data (openai-python and what is
+    /// built on it, httpx-sse), so the line stands alone then.
+    pub(super) fn heartbeat(self) -> &'static [u8] {
+        match self {
+            Dress::Plain => b": ping\n\n",
+            Dress::Numbered(_) => b": ping\n",
+        }
+    }
+
+    /// What the client is told of the stream's engine, in comments.
+    pub(super) fn phase(self) -> Option<watch::Receiver<Phase>> {
+        match self {
+            Dress::Plain => None,
+            Dress::Numbered(kept) => Some(kept.phase().subscribe()),
+        }
+    }
+
+    /// The lines before an event's data.
+    fn number(self, seq: Seq, out: &mut Vec<u8>) {
+        if let Dress::Numbered(kept) = self {
+            if seq == 0 {
+                out.extend_from_slice(RETRY);
+            }
+            // Writing to memory does not fail.
+            let _ = writeln!(out, "id: {}.{seq}", kept.id());
+        }
+    }
+}
+
+/// Tells of an engine that was lost. As lonely a line as a numbered stream's heartbeat, for the same reason.
+pub(super) fn comment(phase: Phase) -> &'static [u8] {
+    match phase {
+        Phase::Going => b": baton going\n",
+        Phase::Recovering => b": baton recovering\n",
+        Phase::Continued => b": baton continued\n",
+    }
+}
 
 /// How the response ends after the entry that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +74,17 @@ pub(super) enum End {
     Torn,
 }
 
-/// Appends an entry as the client sees it. A seal says how the response ends.
-pub(super) fn write_entry(entry: &Entry<'_>, out: &mut Vec<u8>) -> Option<End> {
+/// Appends the entry with this number as the client sees it. A seal says how the response ends.
+pub(super) fn write_entry(seq: Seq, entry: &Entry<'_>, dress: Dress<'_>, out: &mut Vec<u8>) -> Option<End> {
+    let start = out.len();
     match entry {
         Entry::Record { record: Record::Whole { event, data }, .. } => {
+            dress.number(seq, out);
             sse::encode(out, *event, None, data);
             None
         }
         Entry::Record { record, frames } => {
-            let start = out.len();
+            dress.number(seq, out);
             out.extend_from_slice(b"data: ");
             match record.write_data(frames, out) {
                 Ok(()) => out.extend_from_slice(b"\n\n"),
@@ -40,19 +96,27 @@ pub(super) fn write_entry(entry: &Entry<'_>, out: &mut Vec<u8>) -> Option<End> {
             }
             None
         }
-        Entry::Seal(seal) => Some(write_seal(seal, out)),
+        Entry::Seal(seal) => Some(write_seal(seq, seal, dress, out)),
     }
 }
 
-fn write_seal(seal: &Seal, out: &mut Vec<u8>) -> End {
+fn write_seal(seq: Seq, seal: &Seal, dress: Dress<'_>, out: &mut Vec<u8>) -> End {
     match seal {
-        Seal::Finished | Seal::Mirrored(MirroredEnd::Done) => sse::encode(out, None, None, b"[DONE]"),
-        Seal::Incomplete { message, .. } => incomplete(message, out),
         Seal::Mirrored(MirroredEnd::Cut) => return End::Torn,
-        Seal::Mirrored(MirroredEnd::Clean) | Seal::Abandoned => {}
+        Seal::Mirrored(MirroredEnd::Clean) => return End::Orderly,
+        _ => dress.number(seq, out),
+    }
+    match seal {
+        Seal::Incomplete { message, .. } => error("stream_incomplete", message, out),
+        Seal::Abandoned => error("stream_abandoned", ABANDONED, out),
+        Seal::Cancelled => error("stream_cancelled", CANCELLED, out),
+        Seal::Finished | Seal::Mirrored(_) => sse::encode(out, None, None, b"[DONE]"),
     }
     End::Orderly
 }
+
+const ABANDONED: &str = "The answer is incomplete: nobody read it for longer than it is kept up, so the engine was told to stop. Send the request again for a whole answer.";
+const CANCELLED: &str = "The answer is incomplete: it was cancelled. What was sent so far is valid.";
 
 /// Appends the error event for a reader that cannot get the rest of its stream.
 pub(super) fn write_lost(error: &ReadError, out: &mut Vec<u8>) {
@@ -62,13 +126,12 @@ pub(super) fn write_lost(error: &ReadError, out: &mut Vec<u8>) {
         }
         other => format!("The answer is incomplete by a fault inside Baton ({other}). Send the request again for a whole answer."),
     };
-    incomplete(&message, out);
+    self::error("stream_incomplete", &message, out);
 }
 
 /// An error in the shape that clients of this API raise: `data:` with an `error` object and no event name.
-fn incomplete(message: &str, out: &mut Vec<u8>) {
-    let error =
-        json!({"error": {"message": message, "type": "server_error", "param": null, "code": "stream_incomplete"}});
+fn error(code: &str, message: &str, out: &mut Vec<u8>) {
+    let error = json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}});
     sse::encode(out, None, None, error.to_string().as_bytes());
 }
 
@@ -79,7 +142,7 @@ mod tests {
 
     fn written(entry: &Entry<'_>) -> (String, Option<End>) {
         let mut out = Vec::new();
-        let end = write_entry(entry, &mut out);
+        let end = write_entry(7, entry, Dress::Plain, &mut out);
         (String::from_utf8(out).unwrap(), end)
     }
 
@@ -103,6 +166,7 @@ mod tests {
         check(Seal::Mirrored(MirroredEnd::Clean), false, End::Orderly);
         check(Seal::Mirrored(MirroredEnd::Cut), false, End::Torn);
         check(Seal::Abandoned, false, End::Orderly);
+        check(Seal::Cancelled, false, End::Orderly);
         check(Seal::Incomplete { reason: "cut".into(), message: "…".to_owned() }, false, End::Orderly);
     }
 
@@ -114,5 +178,38 @@ mod tests {
         let parsed: serde_json::Value = serde_json::from_str(data).unwrap();
         assert_eq!(parsed["error"]["code"], "stream_incomplete");
         assert_eq!(parsed["error"]["message"], "The \"answer\" is incomplete.");
+    }
+
+    #[test]
+    fn what_was_stopped_does_not_end_as_if_it_were_whole() {
+        for (seal, code) in [(Seal::Abandoned, "stream_abandoned"), (Seal::Cancelled, "stream_cancelled")] {
+            let (wire, _) = written(&Entry::Seal(&seal));
+            let data = wire.strip_prefix("data: ").unwrap();
+            let parsed: serde_json::Value = serde_json::from_str(data).unwrap();
+            assert_eq!(parsed["error"]["code"], code);
+        }
+    }
+
+    #[test]
+    fn a_client_that_may_come_back_gets_an_id_with_every_event() {
+        let kept = crate::stream::kept::tests::kept();
+        let stream = kept.id().clone();
+        let numbered = |seq, entry: &Entry<'_>| {
+            let mut out = Vec::new();
+            write_entry(seq, entry, Dress::Numbered(&kept), &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let whole = Record::Whole { event: None, data: b"{}" };
+        let named = Record::Whole { event: Some("x"), data: b"{}" };
+        let of = |record| Entry::Record { record, frames: &[] };
+        assert_eq!(numbered(0, &of(whole)), format!("retry: 2000\nid: {stream}.0\ndata: {{}}\n\n"));
+        assert_eq!(numbered(1, &of(whole)), format!("id: {stream}.1\ndata: {{}}\n\n"));
+        assert_eq!(numbered(2, &of(named)), format!("id: {stream}.2\nevent: x\ndata: {{}}\n\n"));
+        assert_eq!(numbered(3, &Entry::Seal(&Seal::Finished)), format!("id: {stream}.3\ndata: [DONE]\n\n"));
+        assert_eq!(numbered(3, &Entry::Seal(&Seal::Mirrored(MirroredEnd::Clean))), "");
+        assert_eq!(
+            (Dress::Plain.heartbeat(), Dress::Numbered(&kept).heartbeat()),
+            (&b": ping\n\n"[..], &b": ping\n"[..])
+        );
     }
 }

@@ -29,8 +29,10 @@ pub enum Outcome {
     Incomplete,
     /// It could not be completed, and the engine's own end was passed on (`on_incomplete: mirror`).
     Mirrored,
-    /// The client left before the end.
+    /// The client left before the end, and nobody came back in time.
     Abandoned,
+    /// The client did not want the rest.
+    Cancelled,
 }
 
 impl Outcome {
@@ -41,6 +43,7 @@ impl Outcome {
             Self::Incomplete => "incomplete",
             Self::Mirrored => "mirrored",
             Self::Abandoned => "abandoned",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -85,6 +88,7 @@ struct Streams {
     gap: Histogram,
     tails: IntCounter,
     left: IntCounter,
+    returned: IntCounter,
 }
 
 #[derive(Debug)]
@@ -160,6 +164,11 @@ impl Metrics {
     /// A client left before its stream ended.
     pub fn client_left(&self) {
         self.streams.left.inc();
+    }
+
+    /// A client came back to a stream.
+    pub fn client_returned(&self) {
+        self.streams.returned.inc();
     }
 
     /// A leg was started on `upstream`.
@@ -284,6 +293,7 @@ impl Streams {
                 "Whole answers whose usage chunk or [DONE] was missing and written by Baton.",
             ),
             left: make.counter("baton_clients_left_total", "Clients that left before their stream ended."),
+            returned: make.counter("baton_clients_returned_total", "Clients that came back to a stream."),
         }
     }
 }
@@ -374,6 +384,7 @@ mod tests {
         metrics.recovery_gap(Duration::from_millis(200));
         metrics.tail_repaired();
         metrics.client_left();
+        metrics.client_returned();
         metrics.leg_started("qwen");
         metrics.leg_failed("qwen", "stall");
         metrics.continuation("chat-continue", Continuation::Continued);

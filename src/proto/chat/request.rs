@@ -4,6 +4,8 @@ mod prompt;
 
 pub use prompt::Prompt;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -308,6 +310,15 @@ impl ChatRequest {
     pub fn has_stop(&self) -> bool {
         let set = |key| self.get(key).is_some_and(|stop| !matches!(stop.get(), "null" | "[]" | r#""""#));
         set("stop") || set("stop_regex")
+    }
+
+    /// The strings that end the answer and are shown as its end (`include_stop_str_in_output`). Engines then withhold nothing.
+    pub fn shown_stops(&self) -> Vec<String> {
+        let Some(stop) = self.get("stop").filter(|_| self.is_on("include_stop_str_in_output")) else {
+            return Vec::new();
+        };
+        let one_or_more = json::elements(stop).unwrap_or_else(|| vec![stop]);
+        one_or_more.into_iter().filter_map(json::text).map(Cow::into_owned).collect()
     }
 
     /// Whether a message may have an image, audio, video or a file: parts whose tokens cannot be estimated here.

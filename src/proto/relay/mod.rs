@@ -55,7 +55,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 ///                                  └── no way on: incomplete ───────► Sealed
 /// ```
 ///
-/// `handle_client_gone` leads to `Sealed` from everywhere. Inputs that do not fit the state are ignored: they can only come
+/// `handle_client_gone` and `handle_cancelled` lead to `Sealed` from everywhere. Inputs that do not fit the state are ignored: they can only come
 /// from a leg that has already been given up.
 #[derive(Debug)]
 pub struct Relay {
@@ -334,9 +334,18 @@ impl Relay {
 
     /// The client has gone and nobody will come back for the answer: the engine is told to stop.
     pub fn handle_client_gone(&mut self, sink: &mut dyn Sink) {
+        self.stop(Seal::Abandoned, sink);
+    }
+
+    /// The client does not want the rest: the engine is told to stop.
+    pub fn handle_cancelled(&mut self, sink: &mut dyn Sink) {
+        self.stop(Seal::Cancelled, sink);
+    }
+
+    fn stop(&mut self, seal: Seal, sink: &mut dyn Sink) {
         if self.state != State::Sealed {
             self.actions.push_back(Action::Abort);
-            self.seal_with(Seal::Abandoned, sink);
+            self.seal_with(seal, sink);
         }
     }
 

@@ -75,9 +75,22 @@ pub(super) fn search(
     let choice = partial.first().ok_or(Refused::NothingToContinue)?;
     // A completion's text has everything that its tokens are: no parser has taken marks out of it.
     let marks = family.marks.filter(|_| request.api() == Api::Chat);
-    let search = Search::new(request.model(), ids, &choice.reasoning, choice.answer(), marks);
+    let (reasoning, content) = (choice.reasoning.as_str(), choice.answer());
+    let search = Search::new(request.model(), ids, reasoning, content, marks);
+    let search =
+        search.leaving_out(begun(&request.shown_stops(), if content.is_empty() { reasoning } else { content }));
     let counted = request.include_usage() && partial.wants_mark();
     Ok(if counted { search.asking_for_mark() } else { search })
+}
+
+/// How many bytes at the text's end may be the beginning of a string that ends the answer. Each leg looks for these strings in its own
+/// text only (vLLM 0.32, v1/engine/detokenizer.py), so one that was begun has to be generated again.
+fn begun(stops: &[String], text: &str) -> usize {
+    let longest = |stop: &String| {
+        let beginnings = stop.char_indices().map(|(at, _)| at).rev();
+        beginnings.into_iter().find(|at| text.ends_with(&stop[..*at])).unwrap_or_default()
+    };
+    stops.iter().map(longest).max().unwrap_or_default()
 }
 
 /// The request that goes on behind `cut`, and what its answer has to be.

@@ -155,6 +155,15 @@ fn the_last_role_and_stop_strings_are_read() {
 }
 
 #[test]
+fn stop_strings_are_shown_only_where_the_request_says_so() {
+    let shown = |fields: &str| request(&format!(r#"{{"messages":[],{fields}}}"#)).shown_stops();
+    assert_eq!(shown(r#""stop":"a\n","include_stop_str_in_output":true"#), ["a\n"]);
+    assert_eq!(shown(r#""stop":["a","b",1],"include_stop_str_in_output":1"#), ["a", "b"]);
+    assert!(shown(r#""stop":"a""#).is_empty() && shown(r#""include_stop_str_in_output":true"#).is_empty());
+    assert!(shown(r#""stop":null,"include_stop_str_in_output":true"#).is_empty());
+}
+
+#[test]
 fn media_are_found_in_the_parts_of_messages() {
     for (content, expected) in [
         (r#""an image_url in words""#, false),

@@ -42,6 +42,8 @@ pub struct Search {
     reasoning: String,
     content: String,
     marks: Option<Marks>,
+    /// So many bytes of the delivered text's end are to be generated again, whatever the ids say.
+    left_out: usize,
     /// What the mark that ends thinking is as a token.
     mark: Mark,
     /// Asked for at the moment.
@@ -90,6 +92,7 @@ impl Search {
             reasoning: reasoning.to_owned(),
             content: content.to_owned(),
             marks,
+            left_out: 0,
             mark: Mark::Unknown,
             at: ids.at_text,
             short: None,
@@ -97,6 +100,12 @@ impl Search {
             questions: 0,
             lost: false,
         }
+    }
+
+    /// Goes on from before the last bytes of what was delivered, as many as these, which end at a character: of the answer, or of thinking
+    /// where there is no answer yet.
+    pub(super) fn leaving_out(self, bytes: usize) -> Self {
+        Self { left_out: bytes, ..self }
     }
 
     /// Finds out, too, which token ends thinking: some ids of the thinking cannot be told from what follows it.
@@ -143,7 +152,8 @@ impl Search {
             self.lost = true;
             return;
         };
-        match fit(&text, &self.reasoning, &self.content, self.marks.as_ref()) {
+        let (reasoning, content) = self.kept();
+        match fit(&text, reasoning, content, self.marks.as_ref()) {
             Fit::Covers(covered) => self.short = Some((self.at, covered)),
             Fit::Exceeds => self.long = self.at,
             Fit::Differs => self.lost = true,
@@ -167,6 +177,15 @@ impl Search {
         let optional = matches!(self.mark, Mark::Wanted(_));
         self.mark = Mark::Unknown;
         optional
+    }
+
+    /// What the ids may be at most.
+    fn kept(&self) -> (&str, &str) {
+        let less = |text: &'_ str| text.len().saturating_sub(self.left_out);
+        match self.content.as_str() {
+            "" => (&self.reasoning[..less(&self.reasoning)], ""),
+            content => (&self.reasoning, &content[..less(content)]),
+        }
     }
 
     fn cut(&self, ids: usize, covered: Covered) -> Cut {

@@ -55,7 +55,10 @@ fn searched(tokens: &[&str], at_text: usize, content: &str) -> (Step, usize) {
     let prompt: TokenIds = [7].into_iter().collect();
     let answer: TokenIds = (0..tokens.len() as u32).collect();
     let ids = Ids { prompt: &prompt, answer: &answer, at_text };
-    let mut search = Search::new(Some("m"), ids, "", content, None);
+    run(Search::new(Some("m"), ids, "", content, None), tokens)
+}
+
+fn run(mut search: Search, tokens: &[&str]) -> (Step, usize) {
     for questions in 0.. {
         let Step::Ask(question) = search.step() else { return (search.step(), questions) };
         let body: Value = serde_json::from_slice(&question.body).unwrap();
@@ -76,6 +79,32 @@ fn one_question_is_enough_where_nothing_was_withheld() {
     assert_eq!(searched(&["a", "b", "c"], 3, "abc"), (found(3, ""), 1));
     assert_eq!(searched(&["a", "b", "c"], 2, "ab"), (found(2, ""), 1), "ids behind the text are not asked about");
     assert_eq!(searched(&["a"], 0, ""), (found(0, ""), 0));
+}
+
+#[test]
+fn what_may_become_a_stop_string_is_left_out() {
+    let stops = |stops: &[&str]| stops.iter().map(|stop| (*stop).to_owned()).collect::<Vec<_>>();
+    for (list, text, bytes) in [
+        (&["END"][..], "The E", 1),
+        (&["END"], "The EN", 2),
+        (&["END"], "The end", 0),
+        (&["END", "he ENDING"], "The EN", 5),
+        (&["ééa"], "é", 2),
+        (&["aab"], "aaa", 2),
+        (&[""], "a", 0),
+        (&[], "a", 0),
+    ] {
+        assert_eq!(begun(&stops(list), text), bytes, "{list:?} in {text:?}");
+    }
+    let (tokens, model) = (["The", " E", "N"], Some("m"));
+    let prompt: TokenIds = [7].into_iter().collect();
+    let answer: TokenIds = (0..3).collect();
+    let ids = Ids { prompt: &prompt, answer: &answer, at_text: 3 };
+    assert_eq!(run(Search::new(model, ids, "", "The EN", None).leaving_out(2), &tokens).0, found(1, " EN"));
+    assert_eq!(run(Search::new(model, ids, "", "The EN", None).leaving_out(1), &tokens).0, found(2, "N"));
+    let thought = Repeats { reasoning: " EN".to_owned(), content: String::new() };
+    let in_thinking = run(Search::new(model, ids, "The EN", "", None).leaving_out(2), &tokens).0;
+    assert_eq!(in_thinking, Step::Found(Cut { ids: 1, repeats: thought, mark: None }));
 }
 
 #[test]

@@ -1,0 +1,238 @@
+//! Requests about streams that Baton keeps: a client that has come back for the rest, one that wants no more, one that asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use pingora::{Error, ErrorType, Result};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::error::Fault;
+use super::gateway::Gateway;
+use super::route::{self, Call};
+use super::{claim, opaque, reply};
+use crate::journal::Span;
+use crate::proto::record::Seq;
+use crate::stream::{self, Attached, Claim, Claimed, Digest, Found, Kept, StreamId, Tenant};
+
+/// How a client names the last event that it has.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Names a request, so that it is known when it comes again.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// The longest body of an acknowledgement, in bytes.
+const MAX_ACK: usize = 1024;
+
+/// Longest wait for a stream to say how far it has come. It does so between two events.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Whose a request is.
+pub(super) fn tenant_of(head: &RequestHeader) -> Tenant {
+    Tenant::of(head.headers.get(AUTHORIZATION).map(|value| value.as_bytes()))
+}
+
+/// Answers a request about a stream.
+///
+/// # Errors
+/// The client is gone, or the stream's end was torn.
+pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, call: Call) -> Result<()> {
+    let head = session.req_header();
+    let id = route::call(head).and_then(|(id, _)| StreamId::parse(id));
+    let found = match id.filter(|_| call != Call::Unknown) {
+        Some(id) => gateway.registry().find(&id, &tenant_of(head)),
+        None => Found::Unknown,
+    };
+    let kept = match found {
+        Found::Kept(kept) => kept,
+        Found::Expired => return reply::fault(session, &Fault::StreamExpired).await,
+        Found::Unknown => return reply::fault(session, &Fault::NoStream).await,
+    };
+    match call {
+        Call::Read => read(gateway, session, &kept).await,
+        Call::Status => reply::json(session, 200, status(&kept).await).await,
+        Call::Ack => acknowledge(session, &kept).await,
+        Call::Cancel | Call::Unknown => {
+            kept.cancel();
+            reply::json(session, 202, json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string()).await
+        }
+    }
+}
+
+/// What a request for an answer turns out to be.
+pub(super) enum Posted {
+    /// One that has come before: its stream was read.
+    Again,
+    /// One that was refused for what it says of a stream.
+    Refused,
+    /// A new one. The claim is on its key, if it has one.
+    New(Option<Claim>),
+}
+
+/// Whether a request for an answer belongs to a stream that there is already: by the last event that it names, or by its key.
+///
+/// # Errors
+/// As [`serve`].
+pub(super) async fn posted(gateway: &Gateway, session: &mut ServerSession, asked: Digest) -> Result<Posted> {
+    let head = session.req_header();
+    let tenant = tenant_of(head);
+    if let Some(last) = head.headers.get(LAST_EVENT_ID).filter(|last| !last.is_empty() && !has_key(head)) {
+        let id = last.to_str().ok().and_then(|last| StreamId::parse(last.trim().rsplit_once('.')?.0));
+        let found = id.map_or(Found::Unknown, |id| gateway.registry().find(&id, &tenant));
+        return match found {
+            Found::Kept(kept) => again(gateway, session, &kept, asked).await,
+            Found::Expired if claim::may_regenerate(head) => Ok(Posted::New(None)),
+            Found::Expired => refuse(session, &Fault::StreamExpired).await,
+            // A client that wants to go on must not get another answer for it.
+            Found::Unknown => refuse(session, &Fault::NoStream).await,
+        };
+    }
+    let Some(key) = head.headers.get(IDEMPOTENCY_KEY) else { return Ok(Posted::New(None)) };
+    let key = Digest::of_key(&tenant, key.as_bytes());
+    let claimed = tokio::select! {
+        claimed = gateway.registry().claim(key) => claimed,
+        _ = session.read_body_or_idle(true) => return Err(opaque::client_gone()),
+    };
+    match claimed {
+        Claimed::Kept(kept) => again(gateway, session, &kept, asked).await,
+        Claimed::First(claim) => Ok(Posted::New(Some(claim))),
+    }
+}
+
+fn has_key(head: &RequestHeader) -> bool {
+    head.headers.contains_key(IDEMPOTENCY_KEY)
+}
+
+async fn again(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>, asked: Digest) -> Result<Posted> {
+    if *kept.asked() != asked {
+        return refuse(session, &Fault::OtherRequest).await;
+    }
+    read(gateway, session, kept).await.map(|()| Posted::Again)
+}
+
+async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Posted> {
+    reply::fault(session, fault).await.map(|()| Posted::Refused)
+}
+
+async fn acknowledge(session: &mut ServerSession, kept: &Kept) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Ack {
+        seq: Seq,
+    }
+    let body = claim::read_body(session, MAX_ACK).await?;
+    match body.map(|body| serde_json::from_slice::<Ack>(&body)) {
+        Ok(Ok(Ack { seq })) => {
+            kept.acknowledge(seq);
+            reply::nothing(session).await
+        }
+        Ok(Err(_)) => reply::fault(session, &Fault::BadAck).await,
+        Err(fault) => reply::fault(session, &fault).await,
+    }
+}
+
+/// Sends the events behind the client's position, and then what comes.
+async fn read(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>) -> Result<()> {
+    let Span { low, next, sealed } = kept.log().span();
+    let from = match position(session.req_header(), kept.id()) {
+        // What it cannot have had is not waited for.
+        Some(last) => last.saturating_add(1).min(next + Seq::from(sealed)),
+        None => 0,
+    };
+    if from < low {
+        return reply::fault(session, &Fault::Trimmed { low }).await;
+    }
+    if sealed && from > next {
+        return reply::nothing(session).await;
+    }
+    let client = session.req_header().version;
+    let mut engine = ResponseHeader::build(200, Some(8))?;
+    engine.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?;
+    let header = claim::stream_header(&engine, client, kept.id(), true)?;
+    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
+    gateway.metrics().client_returned();
+    let (attached, sent) = stream::resume(session, kept, from).await;
+    gateway.metrics().sent(sent.events, sent.bytes);
+    gateway.metrics().heartbeats(sent.heartbeats);
+    match attached {
+        Attached::Served | Attached::Lost => Ok(()),
+        Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),
+        Attached::ClientGone => Err(opaque::client_gone()),
+    }
+}
+
+/// The number of the last event that the client has: `Last-Event-ID`, or `after` in the query. `None`: it has none, or says nothing that
+/// makes sense, and gets everything.
+fn position(head: &RequestHeader, id: &StreamId) -> Option<Seq> {
+    let named = head.headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok());
+    let asked = || {
+        let pairs = head.uri.query().into_iter().flat_map(|query| query.split('&'));
+        pairs.filter_map(|pair| pair.strip_prefix("after=")).next_back()
+    };
+    let text = named.or_else(asked)?.trim();
+    let number = match text.rsplit_once('.') {
+        // The number of another stream's event says nothing of this one.
+        Some((stream, number)) if stream == id.as_str() => number,
+        Some(_) => return None,
+        None => text,
+    };
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    // A number that is too large for any seq is one that is too large.
+    digits.then(|| number.parse().unwrap_or(Seq::MAX))
+}
+
+async fn status(kept: &Kept) -> String {
+    let Span { low, next, sealed } = kept.log().span();
+    let progress = tokio::time::timeout(ANSWER, kept.progress()).await.ok().flatten();
+    let readers = kept.readers();
+    let state = match (sealed, readers) {
+        (true, _) => "ended",
+        (false, 0) => "unattended",
+        (false, _) => "generating",
+    };
+    json!({
+        "id": kept.id().as_str(),
+        "state": state,
+        "end": kept.log().end().map(|seal| seal.name()),
+        // The last event that there is; `null` before the first.
+        "seq": (next + Seq::from(sealed)).checked_sub(1),
+        "low": low,
+        "legs": progress.map(|progress| progress.leg),
+        "tokens": progress.map(|progress| progress.tokens),
+        "age_ms": u64::try_from(kept.age().as_millis()).unwrap_or(u64::MAX),
+        "readers": readers,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::StreamIds;
+
+    #[test]
+    fn a_position_is_read_from_the_header_or_the_query_and_nonsense_is_none() {
+        let ids = StreamIds::default();
+        let (id, other) = (ids.mint(), ids.mint());
+        let of = |header: Option<&str>, query: &str| {
+            let mut head = RequestHeader::build("GET", format!("/v1/streams/{id}{query}").as_bytes(), None).unwrap();
+            if let Some(header) = header {
+                head.insert_header(LAST_EVENT_ID, header).unwrap();
+            }
+            position(&head, &id)
+        };
+        assert_eq!(of(Some(&format!("{id}.0")), ""), Some(0));
+        assert_eq!(of(Some("7"), ""), Some(7));
+        assert_eq!(of(Some("7"), "?after=9"), Some(7), "the header is the later word");
+        assert_eq!(of(None, "?after=9"), Some(9));
+        assert_eq!(of(None, &format!("?x=1&after={id}.3&after=4")), Some(4));
+        assert_eq!(of(Some("18446744073709551616"), ""), Some(Seq::MAX), "2^64");
+        for wrong in ["", "-1", "x", "1.5", "+1", "0x1", "1e3", "∞"] {
+            assert_eq!(of(Some(wrong), ""), None, "{wrong}");
+        }
+        assert_eq!(of(Some(&format!("{other}.5")), ""), None, "another stream's");
+        assert_eq!(of(None, ""), None);
+    }
+}
