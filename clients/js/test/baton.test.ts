@@ -1,0 +1,204 @@
+/** With the real Baton and mock engines: whatever breaks on the way, the text is that of an uncut answer. */
+
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer, connect as dial, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before, describe, it } from 'node:test';
+import OpenAI from 'openai';
+import { type BatonOptions, createBaton, memoryStorage } from '../src/index.js';
+import { chance, patientClock } from './support.js';
+
+const BIN = process.env.BATON_BIN;
+const skip = BIN === undefined && 'BATON_BIN does not name the folder of the binaries';
+const REQUEST = {
+  model: 'm',
+  messages: [{ role: 'user' as const, content: 'Tell me of the race.' }],
+  stream: true as const,
+};
+
+/** Starts a program, and waits for the address behind `listening on`. */
+async function start(name: string, args: readonly string[]): Promise<[ChildProcess, string]> {
+  const child = spawn(join(BIN ?? '', name), args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const address = await new Promise<string>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('exit', (code) => reject(new Error(`${name} ended with ${code}`)));
+    for (const stream of [child.stdout, child.stderr]) {
+      createInterface(stream).on('line', (line) => {
+        const found = /listening on (\S+)/.exec(line)?.[1];
+        if (found !== undefined) resolve(found);
+      });
+    }
+  });
+  return [child, address];
+}
+
+/** Two ports that were free a moment ago: Baton's configuration takes no port 0. */
+async function freePorts(): Promise<number[]> {
+  const servers = [createServer(), createServer()];
+  const ports: number[] = [];
+  for (const server of servers) {
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    ports.push((server.address() as AddressInfo).port);
+  }
+  for (const server of servers) {
+    server.close();
+    await once(server, 'close');
+  }
+  return ports;
+}
+
+/** Lets bytes through; each connection drops after as many bytes of the server as the next entry of `cuts` says. */
+class Relay {
+  cuts: number[] = [];
+  readonly #sockets = new Set<Socket>();
+  readonly #server;
+
+  constructor(target: string) {
+    const port = Number(target.slice(target.lastIndexOf(':') + 1));
+    this.#server = createServer((client) => {
+      const server = dial(port, '127.0.0.1');
+      let left = this.cuts.shift() ?? Number.POSITIVE_INFINITY;
+      for (const [one, other] of [
+        [client, server],
+        [server, client],
+      ] as const) {
+        this.#sockets.add(one);
+        one.on('error', () => other.destroy());
+        one.on('close', () => {
+          this.#sockets.delete(one);
+          other.destroy();
+        });
+      }
+      client.pipe(server);
+      server.on('data', (bytes) => {
+        const part = bytes.subarray(0, left);
+        left -= part.length;
+        client.write(part, () => {
+          if (left === 0) client.resetAndDestroy();
+        });
+      });
+    });
+  }
+
+  async listen(): Promise<string> {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  close(): void {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#server.close();
+  }
+}
+
+describe('Baton', { skip }, () => {
+  const children: ChildProcess[] = [];
+  const engines: string[] = [];
+  let folder = '';
+  let relay: Relay;
+  let origin = '';
+
+  before(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'baton-'));
+    for (const name of ['a', 'b']) {
+      const [child, address] = await start('mock-engine', ['--name', name, '--family', 'qwen3']);
+      children.push(child);
+      engines.push(`http://${address}`);
+    }
+    const [port, admin] = await freePorts();
+    const config = join(folder, 'baton.yaml');
+    writeFileSync(
+      config,
+      `server: {listen: [{addr: "127.0.0.1:${port}"}], admin: "127.0.0.1:${admin}"}
+upstreams: [{name: mock, engine: vllm, family: qwen3, endpoints: ${JSON.stringify(engines)}}]
+routes: [{match: {model: "*"}, upstream: mock}]
+`,
+    );
+    const [child, address] = await start('baton', ['run', '-c', config]);
+    children.push(child);
+    relay = new Relay(address);
+    origin = await relay.listen();
+  });
+  after(async () => {
+    relay?.close();
+    for (const child of children) {
+      const ended = once(child, 'exit');
+      child.kill('SIGKILL');
+      await ended;
+    }
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  const baton = (options: BatonOptions = {}) =>
+    createBaton({
+      clock: patientClock,
+      retry: { baseMs: 1, maxMs: 2, attempts: 50 },
+      ack: false,
+      ...options,
+    });
+
+  /** The text of the answer, by the official client. */
+  async function ask(fault?: string, options: BatonOptions = {}): Promise<string> {
+    const client = new OpenAI({ baseURL: `${origin}/v1`, apiKey: 'key', fetch: baton(options).fetch });
+    const headers = fault === undefined ? {} : { 'mock-fault': fault };
+    let text = '';
+    for await (const chunk of await client.chat.completions.create(REQUEST, { headers })) {
+      text += chunk.choices[0]?.delta.content ?? '';
+    }
+    return text;
+  }
+
+  async function generated(): Promise<number> {
+    const seen = await Promise.all(engines.map(async (url) => (await fetch(`${url}/mock/requests`)).json()));
+    return seen.flat().filter((request) => JSON.stringify(request).includes('Tell me of the race.')).length;
+  }
+
+  it('is read whole by 100 seeds of dropped connections, and generates each answer once', async () => {
+    const uncut = await ask();
+    assert.ok(uncut.length > 0);
+    for (let seed = 1; seed <= 100; seed += 1) {
+      const dice = chance(seed);
+      const cuts = Array.from({ length: 1 + dice.below(4) }, () => 1 + dice.below(9000));
+      relay.cuts = [...cuts];
+      const before = await generated();
+      assert.equal(await ask(), uncut, `seed ${seed}, cuts ${cuts}`);
+      assert.equal((await generated()) - before, 1, `seed ${seed}, cuts ${cuts}`);
+    }
+    relay.cuts = [];
+  });
+
+  it('says that another engine takes over, and the text is the same', async () => {
+    const uncut = await ask();
+    const hints: string[] = [];
+    const options = {
+      onRecovering: () => void hints.push('recovering'),
+      onContinued: () => void hints.push('continued'),
+    };
+    assert.equal(await ask('leg1 rst@30', options), uncut);
+    assert.deepEqual(hints, ['recovering', 'continued']);
+  });
+
+  it('goes on after a reader has left', async () => {
+    const client = baton({ key: 'chat', storage: memoryStorage() });
+    const seqs: (number | undefined)[] = [];
+    const stream = await client.open(`${origin}/v1/chat/completions`, {
+      method: 'POST',
+      body: JSON.stringify(REQUEST),
+    });
+    for await (const { seq } of stream) if (seqs.push(seq) === 5) break;
+    const rest = await client.resume('chat');
+    assert.ok(rest);
+    for await (const { seq } of rest) seqs.push(seq);
+    assert.deepEqual(
+      seqs,
+      seqs.map((_, at) => at),
+    );
+  });
+});
