@@ -126,7 +126,7 @@ describe('Baton', { skip }, () => {
       config,
       `server: {listen: [{addr: "127.0.0.1:${port}"}], admin: "127.0.0.1:${admin}"}
 upstreams: [{name: mock, engine: vllm, family: qwen3, endpoints: ${JSON.stringify(engines)}}]
-routes: [{match: {model: "*"}, upstream: mock}]
+routes: [{match: {model: brief}, upstream: mock, resume: {ttl: 0s}}, {match: {model: "*"}, upstream: mock}]
 `,
     );
     const [child, address] = await start('baton', ['run', '-c', config]);
@@ -209,6 +209,42 @@ routes: [{match: {model: "*"}, upstream: mock}]
     await stream.cancel();
     const status = await (await fetch(`${origin}/v1/streams/${stream.id}/status`)).json();
     assert.equal(status.end, 'cancelled');
+  });
+
+  it('generates once when the connection is lost before the header, twice', async () => {
+    const before = await generated();
+    relay.drop();
+    relay.cuts = [1, 1];
+    const drops = relay.drops;
+    assert.ok((await ask()).length > 0);
+    assert.deepEqual([(await generated()) - before, relay.drops - drops], [1, 2]);
+  });
+
+  it('takes acknowledgements', async () => {
+    const statuses: Promise<number>[] = [];
+    const watched: typeof fetch = (input, init) => {
+      const response = fetch(input, init);
+      if (String(input).endsWith('/ack')) statuses.push(response.then(({ status }) => status));
+      return response;
+    };
+    await ask(undefined, { ack: { every: 5 }, fetch: watched });
+    const all = await Promise.all(statuses);
+    assert.ok(all.length > 0 && all.every((status) => status === 204), `${all}`);
+  });
+
+  it('says that an answer has expired', async () => {
+    let expired = 0;
+    const storage = memoryStorage();
+    const client = baton({ key: 'chat', storage, onExpired: () => void expired++ });
+    const stream = await client.open(`${origin}/v1/chat/completions`, {
+      method: 'POST',
+      body: JSON.stringify({ ...REQUEST, model: 'brief' }),
+    });
+    let place: string | null = null;
+    for await (const _ of stream) place ??= await storage.getItem('baton:chat');
+    await storage.setItem('baton:chat', place ?? '');
+    await assert.rejects(client.resume('chat'), { code: 'stream_expired' });
+    assert.equal(expired, 1);
   });
 
   it('goes on after a reader has left', async () => {
