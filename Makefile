@@ -13,7 +13,7 @@ PYTHON_NEEDS := tests/python/requirements.txt
 # The Rust test that runs an official client starts this interpreter.
 export BATON_TEST_PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-vllm run check fmt clippy tidy bench setup tools clean
+.PHONY: help demo test test-js test-vllm run check fmt clippy tidy bench setup tools clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -22,7 +22,7 @@ demo: tools ## Kill an engine in the middle of an answer and watch the answer go
 	$(CARGO) build --locked --release --bins --example demo
 	target/release/examples/demo
 
-test: setup ## All tests: units, properties, sockets, documentation, an official client.
+test: setup test-js ## All tests: units, properties, sockets, documentation, official clients.
 	$(CARGO) test --locked --doc
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 	  echo "$(CARGO) nextest run"; $(CARGO) nextest run --locked; \
@@ -30,6 +30,12 @@ test: setup ## All tests: units, properties, sockets, documentation, an official
 	  echo "$(CARGO) test (cargo-nextest would run the tests in parallel)"; \
 	  $(CARGO) test --locked --lib --bins --tests --examples; \
 	fi
+
+test-js: tools ## Tests of clients/js: alone, and with Baton and mock engines.
+	@scripts/setup.sh node
+	cd clients/js && npm ci && npm run check
+	$(CARGO) build --locked --bins
+	cd clients/js && BATON_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug" npm test
 
 # One after the other: the servers take a core and 5 GB each.
 test-vllm: setup ## Tests with a real vLLM on the CPU, which is set up first (8 GB in target/vllm, or VLLM_WORK; an hour).

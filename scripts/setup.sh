@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a build needs and this machine lacks; with `python` as argument, what the Python client tests need, too.
+# Installs what a build needs and this machine lacks; with `python` or `node` as argument, what the tests
+# of clients in that language need, too.
 # Does nothing, quickly, where nothing is missing.
 set -euo pipefail
 
@@ -17,6 +18,10 @@ command -v cc >/dev/null || missing+=(build-essential)  # a C compiler: mimalloc
 if [ "${1:-}" = python ]; then
   command -v python3 >/dev/null || missing+=(python3)
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+fi
+if [ "${1:-}" = node ]; then
+  command -v node >/dev/null || missing+=(nodejs)
+  command -v npm >/dev/null || missing+=(npm)
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 

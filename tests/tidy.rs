@@ -17,6 +17,9 @@ use std::path::Path;
 
 use source::{Fault, Source};
 
+/// Folders of files that nobody here writes: built, fetched, generated.
+const FOREIGN: [&str; 4] = ["target", "node_modules", "dist", "build"];
+
 /// Reads every text file of the repository that a person writes.
 fn repository() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -38,7 +41,8 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<Source>) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
             // Of the hidden folders only the one that holds what CI runs is ours.
-            let ours = name != "target" && !name.starts_with("__") && (!name.starts_with('.') || name == ".ci");
+            let ours =
+                !FOREIGN.contains(&&*name) && !name.starts_with("__") && (!name.starts_with('.') || name == ".ci");
             if ours {
                 collect(root, &path, files);
             }
