@@ -22,7 +22,7 @@ demo: tools ## Kill an engine in the middle of an answer and watch the answer go
 	$(CARGO) build --locked --release --bins --example demo
 	target/release/examples/demo
 
-test: setup test-js ## All tests: units, properties, sockets, documentation, official clients.
+test: setup ## All tests: units, properties, sockets, documentation, an official client.
 	$(CARGO) test --locked --doc
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 	  echo "$(CARGO) nextest run"; $(CARGO) nextest run --locked; \
