@@ -154,7 +154,12 @@ routes: [{match: {model: brief}, upstream: mock, resume: {ttl: 0s}}, {match: {mo
 
   /** The text of the answer, by the official client. */
   async function ask(fault?: string, options: BatonOptions = {}): Promise<string> {
-    const client = new OpenAI({ baseURL: `${origin}/v1`, apiKey: 'key', maxRetries: 0, fetch: baton(options).fetch });
+    const client = new OpenAI({
+      baseURL: `${origin}/v1`,
+      apiKey: 'key',
+      maxRetries: 0,
+      fetch: baton(options).fetch,
+    });
     const headers = fault === undefined ? {} : { 'mock-fault': fault };
     let text = '';
     for await (const chunk of await client.chat.completions.create(REQUEST, { headers })) {
