@@ -21,6 +21,5 @@ mod plans;
 mod relay;
 mod rig;
 mod server;
-mod structured;
 mod sweep;
 mod sweeps;
