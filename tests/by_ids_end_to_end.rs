@@ -5,18 +5,7 @@ mod support;
 use baton::mock::{Config, Echo, Leg, Running, Stop};
 use serde_json::{Value, json};
 
-use support::{Answer, Rig, Setup, client, engines, request, within};
-
-/// Engines that all break in this way on a first leg, whichever of them gets it.
-async fn rig(fault: &str, route: &str, change: impl Fn(&mut Config)) -> Rig {
-    let mut setup = Setup::new(fault).route(route);
-    let faults = setup.engines[0].faults.clone();
-    for engine in &mut setup.engines {
-        engine.faults = faults.clone();
-        change(engine);
-    }
-    setup.start().await
-}
+use support::{Answer, Rig, Setup, client, engines, request, rig, within};
 
 /// The answer of an engine of its own, without Baton, under the id that [`through`] asks for.
 async fn direct(rig: &Rig, path: &str, body: &Value) -> String {

@@ -5,18 +5,7 @@ mod support;
 use baton::mock::{Config, Engine, Leg, ReasoningField, Running, Stop};
 use serde_json::{Value, json};
 
-use support::{Answer, Rig, Setup, client, request, within};
-
-/// Engines of which both have these faults.
-async fn rig(fault: &str, route: &str, change: impl Fn(&mut Config)) -> Rig {
-    let mut setup = Setup::new(fault).route(route);
-    let faults = setup.engines[0].faults.clone();
-    for engine in &mut setup.engines {
-        engine.faults = faults.clone();
-        change(engine);
-    }
-    setup.start().await
-}
+use support::{Answer, Rig, Setup, client, request, rig, within};
 
 /// One engine of another kind than vLLM, and Baton before it.
 async fn single(engine: &'static str, fault: &str, route: &str, change: impl Fn(&mut Config)) -> Rig {

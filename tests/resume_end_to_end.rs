@@ -8,7 +8,7 @@ use baton::mock::End;
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use support::{Rig, Setup, client, request, within};
+use support::{Rig, Setup, client, request, rig, within};
 
 /// An event as it was on the wire, its blank line included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,9 +245,7 @@ async fn an_orphan_may_only_generate_so_much() {
 
 #[tokio::test]
 async fn an_engine_that_dies_while_nobody_reads_is_followed_by_another() {
-    let mut setup = Setup::new("leg1 stall@8");
-    setup.engines[1].faults = setup.engines[0].faults.clone();
-    let rig = setup.start().await;
+    let rig = rig("leg1 stall@8", "", |_| {}).await;
     let (begun, mut events) = Client::begin(&rig, &request()).await;
     let had = events.take(3).await;
     drop(events);
@@ -477,9 +475,7 @@ async fn what_is_acknowledged_may_go_and_a_return_below_it_says_so() {
 
 #[tokio::test]
 async fn a_client_that_may_come_back_is_told_while_another_engine_is_looked_for() {
-    let mut setup = Setup::new("leg1 rst@8,leg2 slow@head:300ms");
-    setup.engines[1].faults = setup.engines[0].faults.clone();
-    let rig = setup.start().await;
+    let rig = rig("leg1 rst@8,leg2 slow@head:300ms", "", |_| {}).await;
     let (_, events) = Client::begin(&rig, &request()).await;
     let told = wire(&events.all().await);
     let (before, rest) = told.split_once(": baton recovering\n").expect("it is told");

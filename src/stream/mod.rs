@@ -97,7 +97,11 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
             tokio::spawn(unattended(driver, keeping, sent));
             return attached;
         }
-        Some(keeping) => keeping.registry.ended(&keeping.kept),
+        Some(keeping) => {
+            // A client may have left between the seal and the end of the run that notes it.
+            keeping.kept.run(&mut driver).await;
+            keeping.registry.ended(&keeping.kept);
+        }
         None if attached != Attached::Served => driver.abandon(), // nobody reads any more
         None => {}
     }

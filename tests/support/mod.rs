@@ -91,6 +91,17 @@ impl Setup {
     }
 }
 
+/// Engines that all have these faults, whichever of them gets a request, and Baton before them.
+pub async fn rig(fault: &str, route: &str, change: impl Fn(&mut Config)) -> Rig {
+    let mut setup = Setup::new(fault).route(route);
+    let faults = setup.engines[0].faults.clone();
+    for engine in &mut setup.engines {
+        engine.faults = faults.clone();
+        change(engine);
+    }
+    setup.start().await
+}
+
 /// Two engines of this family that share what they know of first legs; the first has these faults.
 pub fn engines(family: &str, faults: &str) -> Vec<Config> {
     let ledger = Ledger::default();
