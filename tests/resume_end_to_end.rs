@@ -8,135 +8,8 @@ use baton::mock::End;
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use support::{Rig, Setup, client, request, rig, within};
-
-/// An event as it was on the wire, its blank line included.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Event {
-    wire: String,
-    id: Option<String>,
-    data: String,
-}
-
-impl Event {
-    fn read(wire: &str) -> Self {
-        let field = |name: &str| wire.lines().filter_map(|line| line.strip_prefix(name)).next_back().map(str::to_owned);
-        Event { wire: wire.to_owned(), id: field("id: "), data: field("data: ").unwrap_or_default() }
-    }
-}
-
-/// A response that is read event by event.
-struct Events {
-    response: Response,
-    rest: String,
-}
-
-impl Events {
-    fn of(response: Response) -> Self {
-        assert_eq!(response.status(), StatusCode::OK);
-        Events { response, rest: String::new() }
-    }
-
-    /// The next event; `None` at the end of the body.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(at) = self.rest.find("\n\n") {
-                let rest = self.rest.split_off(at + 2);
-                return Some(Event::read(&std::mem::replace(&mut self.rest, rest)));
-            }
-            let more = within(self.response.chunk()).await.expect("the body is not torn")?;
-            self.rest.push_str(str::from_utf8(&more).expect("text"));
-        }
-    }
-
-    async fn take(&mut self, count: usize) -> Vec<Event> {
-        let mut events = Vec::new();
-        while events.len() < count {
-            events.push(self.next().await.expect("an event"));
-        }
-        events
-    }
-
-    async fn all(mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        while let Some(event) = self.next().await {
-            events.push(event);
-        }
-        events
-    }
-}
-
-fn wire(events: &[Event]) -> String {
-    events.iter().map(|event| event.wire.as_str()).collect()
-}
-
-fn data(events: &[Event]) -> Vec<&str> {
-    events.iter().map(|event| event.data.as_str()).collect()
-}
-
-fn header(response: &Response, name: &str) -> String {
-    response.headers().get(name).unwrap_or_else(|| panic!("{name}")).to_str().expect("text").to_owned()
-}
-
-impl Client {
-    /// Begins a stream that can be come back to.
-    async fn begin(rig: &Rig, body: &Value) -> (Self, Events) {
-        let sent = client().post(rig.url()).header("Baton-Resume", "on").body(body.to_string()).send();
-        let response = within(sent).await.expect("Baton answers");
-        let id = header(&response, "Baton-Stream");
-        assert_eq!(header(&response, "Location"), format!("/v1/streams/{id}"));
-        (Client { base: format!("http://{}", rig.address), id }, Events::of(response))
-    }
-
-    fn url(&self, what: &str) -> String {
-        format!("{}/v1/streams/{}{what}", self.base, self.id)
-    }
-
-    async fn get(&self, what: &str) -> Response {
-        within(client().get(self.url(what)).send()).await.expect("Baton answers")
-    }
-
-    /// Comes back behind the event of this number.
-    async fn after(&self, seq: usize) -> Response {
-        let sent = client().get(self.url("")).header("Last-Event-ID", format!("{}.{seq}", self.id)).send();
-        within(sent).await.expect("Baton answers")
-    }
-
-    async fn cancel(&self) -> StatusCode {
-        within(client().post(self.url("/cancel")).send()).await.expect("Baton answers").status()
-    }
-
-    async fn status(&self) -> Value {
-        let text = within(self.get("/status").await.text()).await.expect("a body");
-        serde_json::from_str(&text).expect("JSON")
-    }
-
-    /// Waits until the stream is in this state.
-    async fn until(&self, state: &str) -> Value {
-        within(async {
-            loop {
-                let status = self.status().await;
-                if status["state"] == state {
-                    return status;
-                }
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-    }
-}
-
-/// One client's stream.
-struct Client {
-    base: String,
-    id: String,
-}
-
-async fn one_engine(faults: &str, route: &str) -> Rig {
-    let mut setup = Setup::new(faults).route(route);
-    setup.engines.truncate(1);
-    setup.start().await
-}
+use support::returning::{Client, Events, code, data, header, one_engine, post, wire};
+use support::{Setup, client, request, rig, within};
 
 #[tokio::test]
 async fn every_event_has_an_id_for_who_asks_for_it_and_none_for_others() {
@@ -364,21 +237,6 @@ async fn heartbeats_have_no_blank_line_where_events_have_ids() {
         }
     };
     assert!(!rest.contains(": ping\n\n"), "{rest:?}");
-}
-
-/// The same request once more, with these headers.
-async fn post(rig: &Rig, body: &Value, headers: &[(&str, &str)]) -> Response {
-    let mut sent = client().post(rig.url()).header("Baton-Resume", "on").body(body.to_string());
-    for (name, value) in headers {
-        sent = sent.header(*name, *value);
-    }
-    within(sent.send()).await.expect("Baton answers")
-}
-
-async fn code(response: Response) -> (u16, String) {
-    let status = response.status().as_u16();
-    let body: Value = serde_json::from_str(&within(response.text()).await.expect("a body")).expect("JSON");
-    (status, body["error"]["code"].as_str().expect("a code").to_owned())
 }
 
 #[tokio::test]

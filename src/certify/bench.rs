@@ -31,7 +31,7 @@ const LOOKS: usize = 3;
 pub(super) struct Bench {
     connector: Arc<Connector>,
     cluster: Arc<Cluster>,
-    head: RequestHeader,
+    head: Arc<RequestHeader>,
     engine: Engine,
     model: String,
     idle: Duration,
@@ -52,7 +52,7 @@ impl Bench {
         let mut bench = Self {
             connector: Arc::new(Connector::new(None)),
             cluster,
-            head: head(order.authorization.as_deref())?,
+            head: Arc::new(head(order.authorization.as_deref())?),
             engine,
             model: String::new(),
             idle: order.idle,
@@ -93,7 +93,7 @@ impl Bench {
     /// What later legs are opened with.
     pub(super) fn onward(&self) -> Onward {
         let (connector, cluster) = (Arc::clone(&self.connector), Arc::clone(&self.cluster));
-        Onward { connector, cluster, head: self.head.clone(), connect: CONNECT }
+        Onward { connector, cluster, head: Arc::clone(&self.head), connect: CONNECT }
     }
 
     /// The report of one continuation; nobody reads its counts.

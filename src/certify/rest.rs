@@ -80,8 +80,11 @@ impl Uncut {
         events: usize,
     ) -> (Verdict, Option<String>) {
         let policy = policy(bench, plan, force);
-        let relay = Relay::new(Some(self.request.clone()), policy, family.clone(), bench.engine().clone(), bench.rid());
-        let mut relay = if self.hides_ids { relay.hiding_ids() } else { relay };
+        let mut relay =
+            Relay::new(Some(self.request.clone()), policy, family.clone(), bench.engine().clone(), bench.rid());
+        if self.hides_ids {
+            relay.hide_ids();
+        }
         let mut writer = match bench.store.create_keeping(Keep::All) {
             Ok(writer) => writer,
             Err(full) => return (Verdict::Refused, Some(full.to_string())),

@@ -1,10 +1,12 @@
 //! Chats and completions: read whole, sent by a leg of Baton's own, and, when the answer is an event stream, carried to its end.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Version;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, EXPECT, LOCATION};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, LOCATION};
 use log::{debug, warn};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
@@ -15,16 +17,16 @@ use super::error::Fault;
 use super::gateway::Gateway;
 use super::opaque::Follower;
 use super::resume::Posted;
-use super::{headers, opaque, reply, resume, route};
+use super::{first, headers, opaque, reply, resume, route};
 use crate::config::settings::{self, ResumeMode, Route};
 use crate::journal::{Keep, Writer};
 use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
 use crate::proto::resume::{self as plans, Engine, Family, PlanKind};
 use crate::stream::{
-    self, Attached, Claim, Digest, Keeping, Kept, Onward, Report, Start, StreamId, Tenant, Terms, Whose,
+    self, Attached, Claim, Digest, First, Keeping, Kept, Onward, Opened, Opening, Report, Start, StreamId, Terms, Whose,
 };
-use crate::upstream::{Ask, Cluster, Leg, OpenError, is_event_stream};
+use crate::upstream::{Cluster, OpenError, is_event_stream};
 
 /// Names the stream in a response.
 const BATON_STREAM: &str = "Baton-Stream";
@@ -53,12 +55,9 @@ pub(super) enum Served {
 struct Chat<'a> {
     began: Instant,
     client: Version,
-    head: RequestHeader,
-    body: Bytes,
+    head: Arc<RequestHeader>,
     /// `None`: not to be continued, because it was not understood or is over the route's limit.
     request: Option<ChatRequest>,
-    /// `body` asks for token ids, and the client did not.
-    hides_ids: bool,
     policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
@@ -81,6 +80,22 @@ impl Chat<'_> {
         let request = self.request.as_ref().filter(|_| continuation.mode == settings::Mode::On);
         let continued = |request: &ChatRequest| request.stream() && self.policy.resume.rules_out(request).is_none();
         if request.is_some_and(continued) { self.route.retry.attempts as usize } else { 1 }
+    }
+
+    /// Sends leg 1: `body`, which asks for token ids besides where there is an `own` one.
+    fn first_leg(&self, gateway: &Gateway, body: Bytes, own: Option<Bytes>) -> Opening {
+        let first = first::First {
+            connector: Arc::clone(gateway.connector()),
+            cluster: Arc::clone(gateway.cluster(self.route.upstream)),
+            metrics: Arc::clone(gateway.metrics()),
+            head: Arc::clone(&self.head),
+            body,
+            own,
+            connect: self.route.timeouts.connect,
+            tries: self.tries(),
+            policy: self.policy.clone(),
+        };
+        Box::pin(first.open())
     }
 }
 
@@ -123,45 +138,84 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
     let keep = if resumable.is_some() { Keep::All } else { Keep::Unread };
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
-    let hides_ids = reserved.is_some();
-    let own = hides_ids.then(|| body.clone());
-    let body = listing.filter(|_| hides_ids).map_or(body, Bytes::from);
-    let mut chat = Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route };
-    let mut opened = first_leg(gateway, session, &chat).await?;
-    if let Some(own) = own
-        && first.may_refuse_ids()
-        && opened.as_ref().is_ok_and(refuses_request)
-    {
-        // What the client hears of a request that is refused has to be about its own.
-        drop(opened);
-        (chat.body, chat.hides_ids) = (own, false);
-        opened = first_leg(gateway, session, &chat).await?;
-        if opened.as_ref().is_ok_and(|leg| is_event_stream(leg.response())) {
-            first.plan_refused(PlanKind::TokenExact);
+    let mut reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
+    let own = reserved.as_ref().map(|_| body.clone());
+    let body = listing.filter(|_| own.is_some()).map_or(body, Bytes::from);
+    let chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
+    let mut opening = chat.first_leg(gateway, body, own);
+    // Only a stream has a header that can be told before an engine has answered, and heartbeats.
+    let mut patience = route.heartbeat.filter(|_| chat.request.as_ref().is_some_and(ChatRequest::stream));
+    let opened = loop {
+        let waited = wait(session, &mut opening, patience).await;
+        if let Waited::Opened(opened) = waited {
+            break opened;
         }
-    }
-    let leg = match opened {
-        Ok(leg) => leg,
+        let keyed = chat.resumable.as_ref().is_some_and(|resumable| resumable.claim.is_some());
+        if matches!(waited, Waited::Left) && !keyed {
+            // Nobody can come back to it. With the leg's future its connection goes, so that the engine stops at once.
+            return Err(left(gateway));
+        }
+        match reserved.take().map_or_else(|| gateway.store().create_keeping(keep), Ok) {
+            Ok(writer) if matches!(waited, Waited::Late) => {
+                return carry(gateway, session, chat, First::Opening(opening), writer).await;
+            }
+            Ok(writer) => {
+                leave(gateway, session, chat, opening, writer);
+                return Err(opaque::client_gone());
+            }
+            Err(_) if matches!(waited, Waited::Left) => return Err(left(gateway)),
+            Err(_) => patience = None,
+        }
+    };
+    let Opened { leg, lists_ids } = match opened {
+        Ok(opened) => opened,
         Err(error) => {
             warn!("a request got no answer: {error}");
             return refuse(session, &Fault::of_leg(&error, first.name())).await;
         }
     };
     if !is_event_stream(leg.response()) {
-        drop((chat.body, reserved));
-        return opaque::pass(session, leg, client, None).await.map(|()| Served::Whole);
-    }
-    if chat.hides_ids {
-        first.ids_taken();
+        drop(reserved);
+        return opaque::pass(session, *leg, client, None).await.map(|()| Served::Whole);
     }
     match reserved.map_or_else(|| gateway.store().create_keeping(keep), Ok) {
-        Ok(writer) => carry(gateway, session, chat, leg, writer).await,
+        Ok(writer) => carry(gateway, session, chat, First::Open(Opened { leg, lists_ids }), writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
             let follower = Follower::of(leg.response(), route.max_event, chat.choices, first.name(), gateway.metrics());
-            opaque::pass(session, leg, client, follower).await.map(|()| Served::Whole)
+            opaque::pass(session, *leg, client, follower).await.map(|()| Served::Whole)
         }
+    }
+}
+
+fn left(gateway: &Gateway) -> Box<Error> {
+    gateway.metrics().client_left();
+    opaque::client_gone()
+}
+
+/// What the wait for leg 1 came to.
+enum Waited {
+    /// It has answered, or nobody will.
+    Opened(Result<Opened, OpenError>),
+    /// There is nothing yet, and it is time for a heartbeat.
+    Late,
+    /// The client has left.
+    Left,
+}
+
+/// Waits for leg 1 with one eye on the client: one that leaves while the engine is still thinking must not leave it working.
+async fn wait(session: &mut ServerSession, opening: &mut Opening, patience: Option<Duration>) -> Waited {
+    let late = async {
+        match patience {
+            Some(patience) => tokio::time::sleep(patience).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        opened = opening => Waited::Opened(opened),
+        _ = session.read_body_or_idle(true) => Waited::Left,
+        () = late => Waited::Late,
     }
 }
 
@@ -217,125 +271,84 @@ pub(super) async fn read_body(session: &mut ServerSession, limit: usize) -> Resu
     }
 }
 
-/// Opens leg 1 with one eye on the client: one that leaves while the engine is still thinking must not leave it working.
-///
-/// An engine that took the request and died before its first byte is followed by another one, under the same conditions as
-/// one that dies later: nothing has been delivered, so the request is as good as new.
-///
-/// # Errors
-/// The client left. Dropping the leg's future has closed its connection.
-async fn first_leg(
-    gateway: &Gateway,
-    session: &mut ServerSession,
-    chat: &Chat<'_>,
-) -> Result<std::result::Result<Leg, OpenError>> {
-    let cluster = gateway.cluster(chat.route.upstream);
-    let mut failed = Vec::new();
-    loop {
-        let pause = chat.policy.pause_before(failed.len() as u32 + 1);
-        // The wait for the header has no bound here: a long prompt is no failure, and the client decides how long it waits.
-        let ask = Ask {
-            head: &chat.head,
-            body: &chat.body,
-            connect: chat.route.timeouts.connect,
-            answer: None,
-            avoid: &failed,
-        };
-        gateway.metrics().leg_started(cluster.name());
-        let open = async {
-            tokio::time::sleep(pause).await;
-            Leg::open(gateway.connector(), cluster, ask).await
-        };
-        let opened = tokio::select! {
-            biased;
-            opened = open => opened,
-            _ = session.read_body_or_idle(true) => {
-                gateway.metrics().client_left();
-                return Err(opaque::client_gone());
-            }
-        };
-        let unconnected = match &opened {
-            Ok(leg) => leg.failures(),
-            Err(OpenError::Unreachable { failures, .. }) => failures,
-            Err(_) => &[],
-        };
-        for failure in unconnected {
-            debug!("upstream {}: {failure}", cluster.name());
-            gateway.metrics().connect_failed(cluster.name());
-        }
-        match opened {
-            Err(error) if failed.len() + 1 < chat.tries() && error.endpoint().is_some() => {
-                warn!("a request got no answer and is sent to another engine: {error}");
-                gateway.metrics().leg_failed(cluster.name(), "unreachable");
-                failed.extend(error.endpoint().map(|endpoint| endpoint.address()));
-            }
-            other => return Ok(other),
-        }
-    }
-}
-
 /// Hands an event stream over to [`stream::serve`].
 async fn carry(
     gateway: &Gateway,
     session: &mut ServerSession,
-    chat: Chat<'_>,
-    leg: Leg,
+    mut chat: Chat<'_>,
+    first: First,
     writer: Writer,
 ) -> Result<Served> {
-    let Chat { began, client, head, body, request, hides_ids, policy, choices, resumable, route } = chat;
-    drop(body);
-    let id = gateway.ids().mint();
-    let tenant = resume::tenant_of(session.req_header());
-    let keeping = resumable.and_then(|resumable| keeping(gateway, route, id.clone(), tenant, resumable, &writer));
-    let header = stream_header(leg.response(), client, &id, keeping.is_some())?;
-    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
-    let first = gateway.cluster(route.upstream);
-    let next = gateway.cluster(route.continuation.upstream);
-    let mut report = Report::new(gateway.metrics().clone(), id, route.model.as_str(), first.name(), next.name());
-    let model = request.as_ref().and_then(ChatRequest::model).unwrap_or_default();
-    let excluded = request.as_ref().and_then(ChatRequest::exclusion).map(|exclusion| exclusion.name());
-    report.first_leg(&leg);
-    report.start(model, excluded);
-    let (family, _) = Family::named(next.family());
-    let (engine, _) = Engine::named(next.engine());
-    let rid = format!("{:016x}", rand::random::<u64>());
-    let relay = Relay::new(request, policy, family, engine, rid).expecting(choices);
-    let start = Start {
-        relay: if hides_ids { relay.hiding_ids() } else { relay },
-        writer,
-        leg,
-        onward: Onward {
-            connector: gateway.connector().clone(),
-            cluster: next.clone(),
-            head,
-            connect: route.timeouts.connect,
-        },
-        report,
-        heartbeat: route.heartbeat,
-        began,
-        keeping,
+    let (client, id) = (chat.client, gateway.ids().mint());
+    let keeping = keeping(gateway, session, &mut chat, &id, &writer);
+    let kept = keeping.is_some();
+    let header = match &first {
+        First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept)?,
+        First::Opening(_) => stream_header(&event_stream()?, client, &id, kept)?,
     };
-    match stream::serve(session, start).await {
+    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
+    match stream::serve(session, start(gateway, chat, id, first, writer, keeping)).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
         Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),
         Attached::ClientGone => Err(opaque::client_gone()),
     }
 }
 
-/// Puts a stream where a client that comes back finds it.
+/// Goes on with a request whose client has left it before its header, and can come back to it by its key.
+fn leave(gateway: &Gateway, session: &ServerSession, mut chat: Chat<'_>, opening: Opening, writer: Writer) {
+    let id = gateway.ids().mint();
+    let keeping = keeping(gateway, session, &mut chat, &id, &writer);
+    stream::leave(start(gateway, chat, id, First::Opening(opening), writer, keeping));
+}
+
+fn start(
+    gateway: &Gateway,
+    chat: Chat<'_>,
+    id: StreamId,
+    first: First,
+    writer: Writer,
+    keeping: Option<Keeping>,
+) -> Start {
+    let Chat { began, head, request, policy, choices, route, .. } = chat;
+    let from = gateway.cluster(route.upstream);
+    let next = gateway.cluster(route.continuation.upstream);
+    let mut report = Report::new(gateway.metrics().clone(), id, route.model.as_str(), from.name(), next.name());
+    let model = request.as_ref().and_then(ChatRequest::model).unwrap_or_default();
+    let excluded = request.as_ref().and_then(ChatRequest::exclusion).map(|exclusion| exclusion.name());
+    if let First::Open(opened) = &first {
+        report.first_leg(&opened.leg);
+    }
+    report.start(model, excluded);
+    let (family, _) = Family::named(next.family());
+    let (engine, _) = Engine::named(next.engine());
+    let rid = format!("{:016x}", rand::random::<u64>());
+    let (connector, connect) = (gateway.connector().clone(), route.timeouts.connect);
+    Start {
+        relay: Relay::new(request, policy, family, engine, rid).expecting(choices),
+        writer,
+        first,
+        onward: Onward { connector, cluster: next.clone(), head, connect },
+        report,
+        heartbeat: route.heartbeat,
+        began,
+        keeping,
+    }
+}
+
+/// Puts a stream where a client that comes back finds it, if it is one that clients may come back to.
 fn keeping(
     gateway: &Gateway,
-    route: &Route,
-    id: StreamId,
-    tenant: Tenant,
-    resumable: Resumable,
+    session: &ServerSession,
+    chat: &mut Chat<'_>,
+    id: &StreamId,
     writer: &Writer,
 ) -> Option<Keeping> {
-    let Resumable { asked, claim } = resumable;
-    let settings::Resume { grace, unattended, ttl, max_age, window, .. } = route.resume;
-    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: route.heartbeat, window };
+    let Resumable { asked, claim } = chat.resumable.take()?;
+    let tenant = resume::tenant_of(session.req_header());
+    let settings::Resume { grace, unattended, ttl, max_age, window, .. } = chat.route.resume;
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: chat.route.heartbeat, window };
     let whose = Whose { tenant, asked, key: claim.as_ref().map(Claim::key) };
-    let kept = Kept::new(id, whose, writer.handle(), terms);
+    let kept = Kept::new(id.clone(), whose, writer.handle(), terms);
     let registry = Arc::clone(gateway.registry());
     if !registry.keep(&kept) {
         return None;
@@ -344,6 +357,13 @@ fn keeping(
         claim.fill(&kept);
     }
     Some(Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
+}
+
+/// The header of an event stream before an engine has said anything of it.
+pub(super) fn event_stream() -> Result<ResponseHeader> {
+    let mut header = ResponseHeader::build(200, Some(8))?;
+    header.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?;
+    Ok(header)
 }
 
 /// The header of a stream's response. `kept`: a client may come back to it.
@@ -367,11 +387,6 @@ pub(super) fn stream_header(
     header.insert_header(CACHE_CONTROL, "no-store")?;
     header.insert_header(ACCEL_BUFFERING, "no")?;
     Ok(header)
-}
-
-/// Whether an engine has found something wrong with a request itself.
-fn refuses_request(leg: &Leg) -> bool {
-    matches!(leg.response().status.as_u16(), 400 | 422)
 }
 
 /// Whether leg 1, on `first`, is changed to ask for token ids: only where a continuation would use them, and not of a server that

@@ -4,8 +4,9 @@
 //!  request ─► Gateway::request_filter ─┬─ GET /health ──────────────► answered here
 //!                                      ├─ body over the limit ──────► 413
 //!                                      ├─ POST …/v1/chat/completions
-//!                                      │    └─ claim ─► leg 1 ─┬─ 200 text/event-stream ─► stream::serve
-//!                                      │                       └─ anything else ─────────► opaque::pass
+//!                                      │    └─ claim ─► first ─┬─ 200 text/event-stream, or nothing yet
+//!                                      │                       │  when a heartbeat is due ──► stream::serve
+//!                                      │                       └─ anything else ────────────► opaque::pass
 //!                                      ├─ /v1/streams/… ────────────► resume ─► stream::resume
 //!                                      └─ everything else ──────────► Pingora's own loop, watched by a Follower
 //! ```
@@ -20,6 +21,7 @@
 pub mod admin;
 mod claim;
 pub mod error;
+mod first;
 pub mod gateway;
 mod headers;
 pub mod live;

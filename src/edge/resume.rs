@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use pingora::http::{RequestHeader, ResponseHeader};
+use http::header::AUTHORIZATION;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
 use serde::Deserialize;
@@ -148,9 +148,7 @@ async fn read(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>) 
         return reply::nothing(session).await;
     }
     let client = session.req_header().version;
-    let mut engine = ResponseHeader::build(200, Some(8))?;
-    engine.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?;
-    let header = claim::stream_header(&engine, client, kept.id(), true)?;
+    let header = claim::stream_header(&claim::event_stream()?, client, kept.id(), true)?;
     session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
     gateway.metrics().client_returned();
     let (attached, sent) = stream::resume(session, kept, from).await;

@@ -49,6 +49,15 @@ pub struct Sent {
     pub heartbeats: u64,
 }
 
+/// How long a client's connection may be silent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Silence after which a comment keeps the connection's idle timers quiet; `None`: none does.
+    pub(super) heartbeat: Option<Duration>,
+    /// The client has got nothing since.
+    pub(super) quiet_since: Instant,
+}
+
 /// What woke the loop.
 enum Woken {
     Journal,
@@ -57,21 +66,20 @@ enum Woken {
     Clock,
 }
 
-/// Sends everything that `reader` finds to the client, until the seal or the client's end. `heartbeat` is the silence after
-/// which a comment keeps the connection's idle timers quiet.
+/// Sends everything that `reader` finds to the client, until the seal or the client's end.
 ///
 /// Safe to drop at any await: the journal's position only moves after a write has been handed over whole.
-pub async fn attach(
+pub(super) async fn attach(
     session: &mut ServerSession,
     reader: &mut Reader,
     dress: Dress<'_>,
-    heartbeat: Option<Duration>,
+    pace: Pace,
     sent: &mut Sent,
 ) -> Attached {
     let mut phase = dress.phase();
-    let heartbeat = heartbeat.unwrap_or(NEVER);
-    let mut timer = pin!(sleep_until(Instant::now() + heartbeat));
-    let mut last_write = Instant::now();
+    let heartbeat = pace.heartbeat.unwrap_or(NEVER);
+    let mut last_write = pace.quiet_since;
+    let mut timer = pin!(sleep_until(last_write + heartbeat));
     let mut buffer = Vec::new();
     loop {
         let woken = tokio::select! {

@@ -15,6 +15,7 @@ use super::kept::{Kept, Phase, Progress};
 use super::rendered::{NotRendered, RenderedLeg, Steps};
 use super::report::Report;
 use super::source::Source;
+use super::{First, Opened};
 use crate::journal::Writer;
 use crate::proto::relay::{Action, LegEnd, LegStart, Note, Refusal, Relay};
 use crate::proto::resume::render::Broken;
@@ -25,6 +26,9 @@ use crate::upstream::{
 
 /// How much of an answer that is not an event stream is kept for the log, in bytes.
 const EXCERPT: usize = 512;
+
+/// The longest error of an engine that is passed on as an event, in bytes.
+const MAX_REFUSAL: usize = 64 * 1024;
 
 /// How long to wait for a leg's orderly end after its last event, so that its connection can be used again.
 const LAST_BYTES: Duration = Duration::from_millis(100);
@@ -48,7 +52,7 @@ pub struct Onward {
     /// The upstream that continues.
     pub cluster: Arc<Cluster>,
     /// Method, path and the client's headers.
-    pub head: RequestHeader,
+    pub head: Arc<RequestHeader>,
     /// Bounds the opening of one connection.
     pub connect: Duration,
 }
@@ -57,6 +61,7 @@ pub struct Onward {
 type Pending = Pin<Box<dyn Future<Output = Arrived> + Send>>;
 
 enum Arrived {
+    First(Result<Opened, NotOpened>),
     Leg(Result<Source, NotOpened>),
     Answer(Result<Vec<u8>, NotOpened>),
 }
@@ -98,11 +103,23 @@ enum Woken {
 }
 
 impl Driver {
-    /// A driver for a stream whose first leg has answered with an event stream.
-    pub fn new(mut relay: Relay, writer: Writer, onward: Onward, report: Report, first: Leg, began: Instant) -> Self {
-        relay.handle_opened(began.elapsed());
-        let leg = Some(Source::Request(Box::new(first)));
-        Driver { relay, writer, onward, report, leg, pending: None, failed: Vec::new(), began, notes: None, kept: None }
+    /// A driver for a stream that begins.
+    pub fn new(relay: Relay, writer: Writer, onward: Onward, report: Report, first: First, began: Instant) -> Self {
+        let (leg, pending, failed, notes) = (None, None, Vec::new(), None);
+        let mut driver = Driver { relay, writer, onward, report, leg, pending, failed, began, notes, kept: None };
+        match first {
+            First::Open(opened) => driver.begin(began.elapsed(), opened),
+            First::Opening(opening) => {
+                driver.pending = Some(Box::pin(async {
+                    Arrived::First(match opening.await {
+                        Ok(opened) if is_event_stream(opened.leg.response()) => Ok(opened),
+                        Ok(opened) => Err(refused(*opened.leg, MAX_REFUSAL).await),
+                        Err(error) => Err(not_opened(&error)),
+                    })
+                }));
+            }
+        }
+        driver
     }
 
     /// A driver for a stream whose first leg is over, and its relay knows it. Keeps what the relay tells.
@@ -200,6 +217,12 @@ impl Driver {
     fn arrived(&mut self, now: Duration, arrived: Arrived) {
         self.pending = None;
         match arrived {
+            Arrived::First(Ok(opened)) => {
+                self.report.first_leg(&opened.leg);
+                self.begin(now, opened);
+            }
+            // Whoever opened it has counted what failed on the way, and has tried what there is to try.
+            Arrived::First(Err(not)) => self.relay.handle_declined(not.refusal, &mut self.writer),
             Arrived::Leg(Ok(leg)) => {
                 self.report.opened(&leg);
                 self.leg = Some(leg);
@@ -214,6 +237,14 @@ impl Driver {
                 self.relay.handle_answer(now, answer, &mut self.writer);
             }
         }
+    }
+
+    fn begin(&mut self, now: Duration, first: Opened) {
+        if first.lists_ids {
+            self.relay.hide_ids();
+        }
+        self.leg = Some(Source::Request(first.leg));
+        self.relay.handle_opened(now);
     }
 
     fn not_opened(&mut self, not: NotOpened) -> Refusal {
@@ -293,7 +324,7 @@ impl Driver {
                 let ask = Ask { head: &head, body: &body, connect, answer: None, avoid: &avoid };
                 Arrived::Leg(match Leg::open(&connector, &cluster, ask).await {
                     Ok(leg) if is_event_stream(leg.response()) => Ok(Source::Request(Box::new(leg))),
-                    Ok(leg) => Err(refused(leg).await),
+                    Ok(leg) => Err(refused(leg, EXCERPT).await),
                     Err(error) => Err(not_opened(&error)),
                 })
             }),
@@ -324,7 +355,7 @@ impl Driver {
             Arrived::Answer(match upstream::ask(asking, question).await {
                 Ok(Answer { status: 200, body, .. }) => Ok(body),
                 Ok(Answer { status, body, endpoint, unconnected }) => Err(NotOpened {
-                    refusal: Refusal::Status { status, body: excerpt(body) },
+                    refusal: Refusal::Status { status, body: excerpt(body, EXCERPT) },
                     // It works, and has no answer to this.
                     endpoint: (status >= 500).then(|| endpoint.address()),
                     unconnected,
@@ -393,21 +424,21 @@ fn not_rendered(error: NotRendered) -> NotOpened {
     }
 }
 
-/// Reads the beginning of an answer that is not an event stream.
-async fn refused(mut leg: Leg) -> NotOpened {
+/// Reads up to `limit` bytes of an answer that is not an event stream.
+async fn refused(mut leg: Leg, limit: usize) -> NotOpened {
     let status = leg.response().status.as_u16();
     let endpoint = Some(leg.endpoint().address());
     let mut body = Vec::new();
-    while body.len() < EXCERPT
+    while body.len() < limit
         && let Ok(Some(bytes)) = leg.read().await
     {
         body.extend_from_slice(bytes);
     }
-    let refusal = Refusal::Status { status, body: excerpt(body) };
+    let refusal = Refusal::Status { status, body: excerpt(body, limit) };
     NotOpened { refusal, endpoint, unconnected: leg.failures().len() }
 }
 
-fn excerpt(mut body: Vec<u8>) -> String {
-    body.truncate(EXCERPT);
+fn excerpt(mut body: Vec<u8>, limit: usize) -> String {
+    body.truncate(limit);
     String::from_utf8_lossy(&body).into_owned()
 }

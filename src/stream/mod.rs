@@ -13,15 +13,15 @@ mod report;
 mod source;
 mod wire;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use self::attach::attach;
 pub use self::attach::{Attached, Sent};
+use self::attach::{Pace, attach};
 use self::drive::Driver;
 pub use self::drive::Onward;
 pub use self::id::{StreamId, StreamIds};
@@ -33,16 +33,35 @@ use self::wire::Dress;
 use crate::journal::Writer;
 use crate::proto::record::Seq;
 use crate::proto::relay::{Note, Relay};
-use crate::upstream::Leg;
+use crate::upstream::{Leg, OpenError};
 
-/// A stream whose first leg has answered with an event stream, and whose response header the client has got.
+/// A first leg that an engine has answered.
+pub struct Opened {
+    /// The leg.
+    pub leg: Box<Leg>,
+    /// Its events list token ids that the client did not ask for.
+    pub lists_ids: bool,
+}
+
+/// A first leg on its way to an engine. Dropping it closes its connection.
+pub type Opening = Pin<Box<dyn Future<Output = Result<Opened, OpenError>> + Send>>;
+
+/// The leg that a stream begins with.
+pub enum First {
+    /// It has answered with an event stream.
+    Open(Opened),
+    /// It has not answered yet. What it comes to that is no event stream ends the stream, in an event.
+    Opening(Opening),
+}
+
+/// A stream whose response header the client has got.
 pub struct Start {
     /// The stream's state machine, fresh.
     pub relay: Relay,
     /// Its journal.
     pub writer: Writer,
     /// The first leg.
-    pub leg: Leg,
+    pub first: First,
     /// What later legs are opened with.
     pub onward: Onward,
     /// Where the stream reports to.
@@ -65,19 +84,29 @@ pub struct Keeping {
     pub hold: Box<dyn Send>,
 }
 
+impl Start {
+    fn into_driver(self) -> (Driver, Option<Keeping>) {
+        let Start { relay, writer, first, onward, report, began, keeping, .. } = self;
+        let told = keeping.as_ref().map(|keeping| Arc::clone(&keeping.kept));
+        (Driver::new(relay, writer, onward, report, first, began).telling(told), keeping)
+    }
+}
+
 /// Serves a stream to its client until its end, or until the client leaves.
 pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
-    let Start { relay, writer, leg, onward, report, heartbeat, began, keeping } = start;
-    let mut reader = writer.reader(0);
-    let told = keeping.as_ref().map(|keeping| Arc::clone(&keeping.kept));
-    let mut driver = Driver::new(relay, writer, onward, report, leg, began).telling(told);
+    let mut reader = start.writer.reader(0);
     let mut sent = Sent::default();
+    let heartbeat = start.heartbeat;
+    // A header that did not wait for the engine went out with the first heartbeat due.
+    let quiet_since = if let First::Opening(_) = start.first { start.began } else { Instant::now() };
+    let (mut driver, keeping) = start.into_driver();
     let kept = keeping.as_ref().map(|keeping| &*keeping.kept);
     let attendance = keeping.as_ref().map(|keeping| keeping.kept.attend());
     let attached = {
         let dress = kept.map_or(Dress::Plain, Dress::Numbered);
         let mut drive = pin!(run(&mut driver, kept));
-        let mut attach = pin!(attach(session, &mut reader, dress, heartbeat, &mut sent));
+        let pace = Pace { heartbeat, quiet_since };
+        let mut attach = pin!(attach(session, &mut reader, dress, pace, &mut sent));
         tokio::select! {
             biased;
             () = &mut drive => attach.await,
@@ -116,6 +145,15 @@ async fn run(driver: &mut Driver, kept: Option<&Kept>) {
     }
 }
 
+/// Goes on with a stream whose client has left before it got anything, if it can come back.
+pub fn leave(start: Start) {
+    let (mut driver, keeping) = start.into_driver();
+    if let Some(keeping) = keeping {
+        driver.client_left();
+        tokio::spawn(unattended(driver, keeping, Sent::default()));
+    }
+}
+
 /// Goes on with a stream whose first client has left it.
 async fn unattended(mut driver: Driver, keeping: Keeping, sent: Sent) {
     let Keeping { kept, registry, hold } = keeping;
@@ -131,7 +169,8 @@ pub async fn resume(session: &mut ServerSession, kept: &Arc<Kept>, from: Seq) ->
     let attendance = kept.attend();
     let mut reader = kept.log().reader(from);
     let mut sent = Sent::default();
-    let attached = attach(session, &mut reader, Dress::Numbered(kept), kept.heartbeat(), &mut sent).await;
+    let pace = Pace { heartbeat: kept.heartbeat(), quiet_since: Instant::now() };
+    let attached = attach(session, &mut reader, Dress::Numbered(kept), pace, &mut sent).await;
     drop(attendance);
     (attached, sent)
 }

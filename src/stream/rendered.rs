@@ -30,7 +30,7 @@ pub struct Steps {
     /// The upstream that continues.
     pub cluster: Arc<Cluster>,
     /// The client's headers as its legs have them.
-    pub head: RequestHeader,
+    pub head: Arc<RequestHeader>,
     /// Bounds the opening of one connection.
     pub connect: Duration,
     /// Bounds each step, and the wait for the header of the generating one.

@@ -112,8 +112,9 @@ fn an_event_with_its_tokens_ids_allocates_nothing_either_on_any_leg() {
     for size in [16_384, 333, 7] {
         let request = ChatRequest::parse(br#"{"model":"m","messages":[],"stream":true}"#).unwrap();
         let (family, engine) = (Family::named("no_thinking").0, Engine::named("vllm").0);
-        let relay = Relay::new(Some(request), Policy::default(), family, engine, "rid".to_owned());
-        let (mut relay, mut log) = (relay.hiding_ids(), Log::default());
+        let mut relay = Relay::new(Some(request), Policy::default(), family, engine, "rid".to_owned());
+        relay.hide_ids();
+        let mut log = Log::default();
         let answer = check_listing(&mut relay, &mut log, "leg-1", "[1,2,3]", size);
         relay.handle_end(Duration::ZERO, LegEnd::Clean, &mut log);
         let text = relay.partial().first().unwrap().content.clone();

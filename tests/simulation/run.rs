@@ -85,8 +85,11 @@ impl Run {
     pub fn listing(request: ChatRequest, policy: Policy, family: &str, engine: &str, speller: Speller) -> Self {
         let (family, engine) = (Family::named(family).0, Engine::named(engine).0);
         let hides = resume::first(&request, &engine, &policy.resume).is_some();
-        let relay = Relay::new(Some(request), policy, family, engine, "rid".to_owned());
-        Run::of(if hides { relay.hiding_ids() } else { relay }, Some(speller))
+        let mut relay = Relay::new(Some(request), policy, family, engine, "rid".to_owned());
+        if hides {
+            relay.hide_ids();
+        }
+        Run::of(relay, Some(speller))
     }
 
     fn of(mut relay: Relay, speller: Option<Speller>) -> Self {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod returning;
+
 use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Relay;
 use super::events::Flow;
 use super::guard::{Probation, guarded};
-use super::input::{Cause, Continuation, OnIncomplete};
+use super::input::{Cause, Continuation, OnIncomplete, Refusal};
 use super::next::{AGAIN, Next, Stop};
 use super::output::{Action, LegStart, Note};
 use super::state::{LegState, Mirror, State};
@@ -178,6 +178,26 @@ impl Relay {
         Some(if self.partial.has_role() { splice } else { splice.awaiting_role() })
     }
 
+    /// What an engine answers instead of a stream is said in an event: in its own words, where they are an error as clients know it.
+    pub(super) fn decline(&mut self, refusal: Refusal, sink: &mut dyn Sink) {
+        let words = match &refusal {
+            Refusal::Status { body, .. } if is_wrapped(body.as_bytes()) => on_one_line(body),
+            _ => None,
+        };
+        let cause = Cause::Refused(refusal);
+        let message = format!("There is no answer: {cause}. Send the request again.");
+        let LegState { number: leg, attempt, plan, .. } = self.leg;
+        let code = cause.code();
+        self.note(Note::Cut { leg, attempt, plan, empty: true, cause });
+        match words {
+            Some(data) => {
+                sink.append(Record::Whole { event: None, data: data.as_bytes() });
+                self.seal_with(Seal::Mirrored(MirroredEnd::Clean), sink);
+            }
+            None => self.seal_with(Seal::Incomplete { reason: code.into(), message }, sink),
+        }
+    }
+
     /// No leg follows: the stream ends here, and says how.
     fn give_up(&mut self, failure: Failure<'_>, stop: Stop, sink: &mut dyn Sink) {
         let Failure { cause, event, open } = failure;
@@ -200,8 +220,7 @@ impl Relay {
         self.release(Note::ToolCallsReleased, sink);
         // An engine's error before any text, after which nobody else is asked, is the answer to the request. A flat one is not:
         // official clients take it for a chunk and see a stream that succeeds.
-        let wrapped = |data| serde_json::from_slice::<Object<'_>>(data).is_ok_and(|event| event.get("error").is_some());
-        let is_error = matches!(cause, Cause::ErrorEvent { .. }) && event.is_some_and(|(_, data)| wrapped(data));
+        let is_error = matches!(cause, Cause::ErrorEvent { .. }) && event.is_some_and(|(_, data)| is_wrapped(data));
         let is_the_answer = is_error && self.leg.splice.is_none() && self.partial.only_white_space().is_some();
         if is_the_answer || self.policy.on_incomplete == OnIncomplete::Mirror {
             return self.give_up_mirroring(event, open, sink);
@@ -295,4 +314,14 @@ impl Relay {
     pub(super) fn note(&mut self, note: Note) {
         self.actions.push_back(Action::Note(note));
     }
+}
+
+/// Whether this is an error as official clients know it, and not one that they take for a chunk.
+fn is_wrapped(data: &[u8]) -> bool {
+    serde_json::from_slice::<Object<'_>>(data).is_ok_and(|event| event.get("error").is_some())
+}
+
+/// The same JSON without line ends, which would make several lines of `data:`.
+fn on_one_line(json: &str) -> Option<String> {
+    serde_json::from_str::<serde_json::Value>(json).ok().map(|value| value.to_string())
 }

@@ -152,10 +152,9 @@ impl Relay {
     }
 
     /// Leg 1 asks for token ids that the client did not ask for (see [`resume::first`](crate::proto::resume::first)): they are taken
-    /// out again.
-    pub fn hiding_ids(mut self) -> Self {
+    /// out again. To be said before the leg is opened.
+    pub fn hide_ids(&mut self) {
         self.hides_ids = true;
-        self
     }
 
     /// The engine that was asked has answered, with a JSON body or not.
@@ -212,6 +211,13 @@ impl Relay {
     pub fn handle_refused(&mut self, now: Duration, refusal: Refusal, sink: &mut dyn Sink) {
         if self.state == State::Opening {
             self.failed(now, Failure { cause: Cause::Refused(refusal), event: None, open: false }, sink);
+        }
+    }
+
+    /// Leg 1 gave no event stream, for which the client has a response already.
+    pub fn handle_declined(&mut self, refusal: Refusal, sink: &mut dyn Sink) {
+        if self.state == State::Opening && self.leg.number == 1 {
+            self.decline(refusal, sink);
         }
     }
 

@@ -188,7 +188,7 @@ async fn steps(addresses: &[SocketAddr], patience: Duration) -> Steps {
     Steps {
         connector: Arc::new(Connector::new(None)),
         cluster: Arc::new(Cluster::new(&upstream).await),
-        head,
+        head: Arc::new(head),
         connect: Duration::from_secs(2),
         patience,
     }
