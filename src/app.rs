@@ -37,7 +37,7 @@ use crate::edge::gateway::Parts;
 use crate::edge::live::Live;
 use crate::edge::{Admin, Gateway};
 use crate::journal::{Limits, MemoryStore};
-use crate::stream::{Registry, SWEEP_EVERY};
+use crate::stream::{Bounds, Load, Registry, SWEEP_EVERY};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{self, Cluster, Connector};
 
@@ -53,13 +53,15 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Idle connections kept to all engines together.
 const POOL_SIZE: usize = 4096;
 
-/// A client's machine that is gone without a word is noticed after a minute and a half.
+/// A client's machine that is gone without a word is noticed after a minute and a half where nothing is sent, and after a
+/// minute where something is. HTTP/2 clients, too: Pingora's server has no PING of its own (0.9.1, protocols/http/v2/server.rs), and
+/// one would reach no further than TCP's, to the next hop.
 const CLIENT_KEEPALIVE: TcpKeepalive = TcpKeepalive {
     idle: Duration::from_secs(60),
     interval: Duration::from_secs(10),
     count: 3,
     #[cfg(target_os = "linux")]
-    user_timeout: Duration::ZERO,
+    user_timeout: Duration::from_secs(60),
 };
 
 /// Why Baton does not start.
@@ -175,9 +177,18 @@ impl App {
         });
         let registry = Arc::new(Registry::default());
         services.spawn(until_drain(sweep(Arc::clone(&registry)), watch.clone()));
-        let admin_app = HttpServer::new_app(Admin::new(Arc::clone(&metrics), Arc::clone(&store)));
-        let gateway =
-            Gateway::new(Parts { settings, clusters, connector, store, registry, metrics, live: live.clone() });
+        let bounds = Bounds {
+            memory: settings.server.max_memory,
+            tenant_bytes: journal.max_tenant,
+            tenant_streams: journal.max_tenant_streams,
+        };
+        let load = Load::new(Arc::clone(&store), Arc::clone(&registry), Arc::clone(&metrics), bounds);
+        let watching = Arc::clone(&load);
+        services.spawn(until_drain(async move { watching.watch().await }, watch.clone()));
+        let admin_app =
+            HttpServer::new_app(Admin::new(Arc::clone(&metrics), Arc::clone(&store), Arc::clone(&registry)));
+        let live = live.clone();
+        let gateway = Gateway::new(Parts { settings, clusters, connector, store, registry, load, metrics, live });
         info!("admin on {}", admin.address);
         run(&mut services, Service::new("admin".to_owned(), admin_app), vec![admin], watch);
         for bound in &listeners {

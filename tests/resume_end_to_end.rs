@@ -231,9 +231,10 @@ async fn heartbeats_have_no_blank_line_where_events_have_ids() {
     within(rig.engines[0].wait_stalled(0)).await;
     let rest = loop {
         let more = within(events.response.chunk()).await.expect("not torn").expect("not over");
-        events.rest.push_str(str::from_utf8(&more).expect("text"));
-        if events.rest.contains(": ping\n") {
-            break &events.rest;
+        events.rest.extend_from_slice(&more);
+        let rest = str::from_utf8(&events.rest).expect("text");
+        if rest.contains(": ping\n") {
+            break rest.to_owned();
         }
     };
     assert!(!rest.contains(": ping\n\n"), "{rest:?}");

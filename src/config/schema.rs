@@ -82,6 +82,7 @@ fn server(mut table: Table<'_>, mistakes: &mut Mistakes) -> Server {
         threads: table.or("threads", default.threads, threads, mistakes),
         max_request_body: table.or("max_request_body", default.max_request_body, sized(KIB, GIB), mistakes),
         drain: table.or("drain", default.drain, lasting(Duration::from_millis(100), HOUR), mistakes),
+        max_memory: table.or("max_memory", default.max_memory, or_off(sized(32 * MIB, 1024 * GIB)), mistakes),
         listen,
     };
     if server.listen.contains(&server.admin) {
@@ -234,7 +235,8 @@ fn route(table: &mut Table<'_>, upstreams: &[Slot], mistakes: &mut Mistakes) -> 
     let continuation = continuation(table.table("continuation", mistakes), upstream, upstreams, mistakes);
     let timeouts = timeouts(table.table("timeouts", mistakes), mistakes);
     let retry = retry(table.table("retry", mistakes), mistakes);
-    let heartbeat = table.or("heartbeat", Some(Route::HEARTBEAT), heartbeat, mistakes);
+    let heartbeat =
+        table.or("heartbeat", Some(Route::HEARTBEAT), or_off(lasting(Duration::from_millis(100), HOUR)), mistakes);
     let resume = resume(table.table("resume", mistakes), mistakes);
     let on_incomplete = table.or("on_incomplete", OnIncomplete::default(), on_incomplete, mistakes);
     let max_event = table.or("max_event", Route::MAX_EVENT, sized(KIB, 64 * MIB), mistakes);
@@ -379,29 +381,16 @@ fn resume(mut table: Table<'_>, mistakes: &mut Mistakes) -> Resume {
         unattended: table.or("unattended", default.unattended, counted(1, u64::from(u32::MAX)), mistakes),
         ttl: table.or("ttl", default.ttl, lasting(Duration::ZERO, 24 * HOUR), mistakes),
         max_age: table.or("max_age", default.max_age, lasting(SECOND, 24 * HOUR), mistakes),
-        window: table.or("window", default.window, window, mistakes),
+        window: table.or("window", default.window, or_off(sized(KIB, GIB)), mistakes),
+        silence: table.or("silence", default.silence, or_off(lasting(SECOND, 24 * HOUR)), mistakes),
     };
     table.close(mistakes);
     resume
 }
 
-fn window(value: Scalar<'_>) -> Result<Option<usize>, Wrong> {
-    if let Ok("off") = value.text() {
-        return Ok(None);
-    }
-    sized(KIB, GIB)(value).map(Some)
-}
-
 fn resume_mode(value: Scalar<'_>) -> Result<ResumeMode, Wrong> {
     const MODES: &[&str] = &["off", "on_request", "always"];
     one_of(value, MODES).map(|at| [ResumeMode::Off, ResumeMode::OnRequest, ResumeMode::Always][at])
-}
-
-fn heartbeat(value: Scalar<'_>) -> Result<Option<Duration>, Wrong> {
-    if let Ok("off") = value.text() {
-        return Ok(None);
-    }
-    lasting(Duration::from_millis(100), HOUR)(value).map(Some)
 }
 
 fn on_incomplete(value: Scalar<'_>) -> Result<OnIncomplete, Wrong> {
@@ -416,6 +405,13 @@ fn journal(mut table: Table<'_>, mistakes: &mut Mistakes) -> Journal {
         max_stream: table.or("max_stream", default.max_stream, sized(MIN_STREAM, GIB), mistakes),
         max_total: table.or("max_total", default.max_total, sized(MIB, 1024 * GIB), mistakes),
         max_streams: table.or("max_streams", default.max_streams, counted(1, 10_000_000), mistakes),
+        max_tenant: table.or("max_tenant", default.max_tenant, sized(MIN_STREAM, 1024 * GIB), mistakes),
+        max_tenant_streams: table.or(
+            "max_tenant_streams",
+            default.max_tenant_streams,
+            counted(1, 10_000_000),
+            mistakes,
+        ),
     };
     if journal.max_stream > journal.max_total {
         let (stream, total) = (show_size(journal.max_stream), show_size(journal.max_total));
@@ -456,6 +452,14 @@ fn sized(low: usize, high: usize) -> impl Fn(Scalar<'_>) -> Result<usize, Wrong>
     move |value| {
         let size = size(value.words(Wrong::Size)?)?;
         if (low..=high).contains(&size) { Ok(size) } else { Err(range(show_size(low), show_size(high))) }
+    }
+}
+
+/// A parser for what `parse` takes, or `off`.
+fn or_off<T>(parse: impl Fn(Scalar<'_>) -> Result<T, Wrong>) -> impl Fn(Scalar<'_>) -> Result<Option<T>, Wrong> {
+    move |value| match value.text() {
+        Ok("off") => Ok(None),
+        _ => parse(value).map(Some),
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Server {
     pub max_request_body: usize,
     /// How long requests under way may go on after SIGTERM.
     pub drain: Duration,
+    /// Bytes of memory that the process may take; `None`: there is no bound.
+    pub max_memory: Option<usize>,
 }
 
 impl Default for Server {
@@ -58,6 +60,7 @@ impl Default for Server {
             threads: Threads::Auto,
             max_request_body: 32 * MIB,
             drain: Duration::from_secs(300),
+            max_memory: None,
         }
     }
 }
@@ -326,6 +329,8 @@ pub struct Resume {
     pub max_age: Duration,
     /// Where an answer takes more bytes than this, what the client has acknowledged is let go; `None`: it is kept.
     pub window: Option<usize>,
+    /// A client that has acknowledged and then says nothing for so long is taken for gone; `None`: none is.
+    pub silence: Option<Duration>,
 }
 
 impl Default for Resume {
@@ -337,6 +342,7 @@ impl Default for Resume {
             ttl: Duration::from_secs(300),
             max_age: Duration::from_secs(1800),
             window: None,
+            silence: Some(Duration::from_secs(60)),
         }
     }
 }
@@ -364,11 +370,22 @@ pub struct Journal {
     pub max_total: usize,
     /// Streams at once.
     pub max_streams: usize,
+    /// Bytes held for the kept streams of one tenant.
+    pub max_tenant: usize,
+    /// Kept streams of one tenant at once.
+    pub max_tenant_streams: usize,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { store: Store::Memory, max_stream: 4 * MIB, max_total: GIB, max_streams: 100_000 }
+        Self {
+            store: Store::Memory,
+            max_stream: 4 * MIB,
+            max_total: GIB,
+            max_streams: 100_000,
+            max_tenant: 512 * MIB,
+            max_tenant_streams: 50_000,
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::settings::{Balance, Continuation, Endpoint, Journal, Mode, OnIncomplete, Route, Scheme, Server, Threads};
+use super::settings::{
+    Balance, Continuation, Endpoint, Journal, Mode, OnIncomplete, Resume, ResumeMode, Route, Scheme, Server, Threads,
+};
 use super::units::{Glob, MIB};
 use super::{Outside, Settings, load, load_from};
 use crate::proto::resume::{PlanKind, PlanSet};
@@ -122,6 +124,7 @@ server:
   admin: \"127.0.0.1:1\"
   threads: 3
   max_request_body: 1MiB
+  max_memory: 64MiB
   drain: 7s
 routes:
   - match: {model: \"q*\"}
@@ -143,13 +146,14 @@ routes:
     timeouts: {connect: 100ms, idle: 1m}
     retry: {attempts: 1, backoff: 2s, backoff_max: 3s}
     heartbeat: off
+    resume: {mode: always, grace: 1s, unattended: 2, ttl: 3s, max_age: 4s, window: 5MiB, silence: 6s}
     on_incomplete: mirror
     max_event: 2MiB
   - {match: {model: exact}, upstream: a, continuation: {enabled: false}}
 upstreams:
   - {name: a, engine: sglang, family: glm, endpoints: [\"http://x:1\", \"https://[::1]\"], balance: least_streams}
   - {name: b, engine: openai, family: qwen3, endpoints: [\"http://y:2\"]}
-journal: {store: memory, max_stream: 1MiB, max_total: 2GiB, max_streams: 7}
+journal: {store: memory, max_stream: 1MiB, max_total: 2GiB, max_streams: 7, max_tenant: 3MiB, max_tenant_streams: 5}
 ";
 
 #[test]
@@ -177,14 +181,19 @@ fn every_key_reaches_its_setting() {
     assert_eq!(route.timeouts.idle, Duration::from_secs(60));
     assert_eq!((route.heartbeat, route.max_event), (None, 2 * MIB));
     assert_eq!(route.on_incomplete, OnIncomplete::Mirror);
+    let [grace, ttl, max_age, silence] = [1, 3, 4, 6].map(Duration::from_secs);
+    let (mode, window, silence) = (ResumeMode::Always, Some(5 * MIB), Some(silence));
+    assert_eq!(route.resume, Resume { mode, grace, unattended: 2, ttl, max_age, window, silence });
     let second = &settings.routes[1].continuation;
     assert_eq!((second.mode, second.upstream), (Mode::Off, 0));
     let a = &settings.upstreams[0];
     assert_eq!((a.engine.as_str(), a.family.as_str(), a.balance), ("sglang", "glm", Balance::LeastStreams));
     assert_eq!(a.certificate, None);
     assert_eq!(a.endpoints[1], Endpoint { scheme: Scheme::Https, host: "::1".to_owned(), port: 443 });
-    let Journal { max_stream, max_total, max_streams, .. } = settings.journal;
+    let Journal { max_stream, max_total, max_streams, max_tenant, max_tenant_streams, .. } = settings.journal;
     assert_eq!((max_stream, max_total, max_streams), (MIB, 2048 * MIB, 7));
+    assert_eq!((max_tenant, max_tenant_streams), (3 * MIB, 5));
+    assert_eq!(settings.server.max_memory, Some(64 * MIB));
 }
 
 #[test]

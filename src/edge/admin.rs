@@ -9,6 +9,7 @@ use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
 use crate::journal::MemoryStore;
+use crate::stream::Registry;
 use crate::telemetry::metrics::Metrics;
 
 /// Prometheus' text format, as the `prometheus` crate writes it.
@@ -19,12 +20,13 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub struct Admin {
     metrics: Arc<Metrics>,
     store: Arc<MemoryStore>,
+    registry: Arc<Registry>,
 }
 
 impl Admin {
-    /// Shows `metrics`, and what `store` holds.
-    pub fn new(metrics: Arc<Metrics>, store: Arc<MemoryStore>) -> Self {
-        Self { metrics, store }
+    /// Shows `metrics`, what `store` holds, and how many streams of `registry` nobody reads.
+    pub fn new(metrics: Arc<Metrics>, store: Arc<MemoryStore>, registry: Arc<Registry>) -> Self {
+        Self { metrics, store, registry }
     }
 
     fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
@@ -34,6 +36,7 @@ impl Admin {
         match path {
             "/metrics" => {
                 self.metrics.journal(self.store.bytes(), self.store.streams());
+                self.metrics.orphans(self.registry.orphans());
                 (StatusCode::OK, METRICS_TYPE, self.metrics.gather())
             }
             "/health" => (StatusCode::OK, TEXT, "ok\n".to_owned()),

@@ -19,12 +19,13 @@ use super::opaque::Follower;
 use super::resume::Posted;
 use super::{first, headers, opaque, reply, resume, route};
 use crate::config::settings::{self, ResumeMode, Route};
-use crate::journal::{Keep, Writer};
+use crate::journal::{Full, Writer};
 use crate::proto::chat::{Api, ChatRequest, Ratios};
 use crate::proto::relay::{Continuation, OnIncomplete, Policy, Relay};
 use crate::proto::resume::{self as plans, Engine, Family, PlanKind};
 use crate::stream::{
-    self, Attached, Claim, Digest, First, Keeping, Kept, Onward, Opened, Opening, Report, Start, StreamId, Terms, Whose,
+    self, Attached, Claim, Digest, First, Keeping, Kept, Onward, Opened, Opening, Report, Room, Start, StreamId,
+    Tenant, Terms, Whose,
 };
 use crate::upstream::{Cluster, OpenError, is_event_stream};
 
@@ -68,6 +69,7 @@ struct Chat<'a> {
 
 /// What a stream that can be come back to is known by.
 struct Resumable {
+    tenant: Tenant,
     /// The client's own body.
     asked: Digest,
     claim: Option<Claim>,
@@ -125,10 +127,19 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
         return refuse(session, &Fault::NoRoute { model }).await;
     };
-    let resumable = match resumable(gateway, session, route, &body).await? {
+    let mut resumable = match resumable(gateway, session, route, &body).await? {
         Ok(resumable) => resumable,
         Err(served) => return Ok(served),
     };
+    match gateway.load().make_room().await {
+        Room::Ample => {}
+        Room::Tight if resumable.take().is_some() => gateway.metrics().not_kept("load"),
+        Room::Tight => {}
+        Room::None => {
+            gateway.metrics().turned_away();
+            return refuse(session, &Fault::Overloaded).await;
+        }
+    }
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
@@ -136,12 +147,11 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let first = gateway.cluster(route.upstream);
     let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
     let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
-    let keep = if resumable.is_some() { Keep::All } else { Keep::Unread };
     // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let mut reserved = listing.as_ref().and_then(|_| gateway.store().create_keeping(keep).ok());
+    let mut reserved = listing.as_ref().and_then(|_| journal(gateway, &mut resumable).ok());
     let own = reserved.as_ref().map(|_| body.clone());
     let body = listing.filter(|_| own.is_some()).map_or(body, Bytes::from);
-    let chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
+    let mut chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
     let mut opening = chat.first_leg(gateway, body, own);
     // Only a stream has a header that can be told before an engine has answered, and heartbeats.
     let mut patience = route.heartbeat.filter(|_| chat.request.as_ref().is_some_and(ChatRequest::stream));
@@ -155,12 +165,12 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
             // Nobody can come back to it. With the leg's future its connection goes, so that the engine stops at once.
             return Err(left(gateway));
         }
-        match reserved.take().map_or_else(|| gateway.store().create_keeping(keep), Ok) {
+        match reserved.take().map_or_else(|| journal(gateway, &mut chat.resumable), Ok) {
             Ok(writer) if matches!(waited, Waited::Late) => {
                 return carry(gateway, session, chat, First::Opening(opening), writer).await;
             }
             Ok(writer) => {
-                leave(gateway, session, chat, opening, writer);
+                leave(gateway, chat, opening, writer);
                 return Err(opaque::client_gone());
             }
             Err(_) if matches!(waited, Waited::Left) => return Err(left(gateway)),
@@ -178,7 +188,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
         drop(reserved);
         return opaque::pass(session, *leg, client, None).await.map(|()| Served::Whole);
     }
-    match reserved.map_or_else(|| gateway.store().create_keeping(keep), Ok) {
+    match reserved.map_or_else(|| journal(gateway, &mut chat.resumable), Ok) {
         Ok(writer) => carry(gateway, session, chat, First::Open(Opened { leg, lists_ids }), writer).await,
         Err(full) => {
             warn!("an answer is passed on without its journal, and will not be continued: {full}");
@@ -186,6 +196,21 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
             opaque::pass(session, *leg, client, follower).await.map(|()| Served::Whole)
         }
     }
+}
+
+/// A journal for the answer. One whose client's tenant has no room left for another that is kept is not kept.
+fn journal(gateway: &Gateway, resumable: &mut Option<Resumable>) -> std::result::Result<Writer, Full> {
+    if let Some(Resumable { tenant, .. }) = resumable {
+        match gateway.load().keeping(tenant) {
+            Err(full @ (Full::ShareBytes { .. } | Full::ShareStreams { .. })) => {
+                debug!("an answer is not kept: {full}");
+                gateway.metrics().not_kept("tenant");
+                *resumable = None;
+            }
+            made => return made,
+        }
+    }
+    gateway.store().create()
 }
 
 fn left(gateway: &Gateway) -> Box<Error> {
@@ -236,7 +261,7 @@ async fn resumable(
     }
     let asked = Digest::of(body);
     Ok(match resume::posted(gateway, session, asked).await? {
-        Posted::New(claim) => Ok(Some(Resumable { asked, claim })),
+        Posted::New(claim) => Ok(Some(Resumable { tenant: resume::tenant_of(session.req_header()), asked, claim })),
         Posted::Again => Err(Served::Stream),
         Posted::Refused => Err(Served::Whole),
     })
@@ -280,7 +305,7 @@ async fn carry(
     writer: Writer,
 ) -> Result<Served> {
     let (client, id) = (chat.client, gateway.ids().mint());
-    let keeping = keeping(gateway, session, &mut chat, &id, &writer);
+    let keeping = keeping(gateway, &mut chat, &id, &writer);
     let kept = keeping.is_some();
     let header = match &first {
         First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept)?,
@@ -295,9 +320,9 @@ async fn carry(
 }
 
 /// Goes on with a request whose client has left it before its header, and can come back to it by its key.
-fn leave(gateway: &Gateway, session: &ServerSession, mut chat: Chat<'_>, opening: Opening, writer: Writer) {
+fn leave(gateway: &Gateway, mut chat: Chat<'_>, opening: Opening, writer: Writer) {
     let id = gateway.ids().mint();
-    let keeping = keeping(gateway, session, &mut chat, &id, &writer);
+    let keeping = keeping(gateway, &mut chat, &id, &writer);
     stream::leave(start(gateway, chat, id, First::Opening(opening), writer, keeping));
 }
 
@@ -336,17 +361,10 @@ fn start(
 }
 
 /// Puts a stream where a client that comes back finds it, if it is one that clients may come back to.
-fn keeping(
-    gateway: &Gateway,
-    session: &ServerSession,
-    chat: &mut Chat<'_>,
-    id: &StreamId,
-    writer: &Writer,
-) -> Option<Keeping> {
-    let Resumable { asked, claim } = chat.resumable.take()?;
-    let tenant = resume::tenant_of(session.req_header());
-    let settings::Resume { grace, unattended, ttl, max_age, window, .. } = chat.route.resume;
-    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: chat.route.heartbeat, window };
+fn keeping(gateway: &Gateway, chat: &mut Chat<'_>, id: &StreamId, writer: &Writer) -> Option<Keeping> {
+    let Resumable { tenant, asked, claim } = chat.resumable.take()?;
+    let settings::Resume { grace, unattended, ttl, max_age, window, silence, .. } = chat.route.resume;
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: chat.route.heartbeat, window, silence };
     let whose = Whose { tenant, asked, key: claim.as_ref().map(Claim::key) };
     let kept = Kept::new(id.clone(), whose, writer.handle(), terms);
     let registry = Arc::clone(gateway.registry());

@@ -59,6 +59,8 @@ pub enum Fault {
         /// The first number that it still holds.
         low: u64,
     },
+    /// Baton holds as much as it may, and nothing of it can be given up.
+    Overloaded,
     /// Baton itself is at fault.
     Internal,
 }
@@ -87,7 +89,7 @@ impl Fault {
             Self::TooLarge { .. } => 413,
             Self::SlowBody => 408,
             Self::BadRequest | Self::BadAck => 400,
-            Self::NoEndpoint { .. } => 503,
+            Self::NoEndpoint { .. } | Self::Overloaded => 503,
             Self::Unreachable { .. } | Self::NoAnswer { .. } => 502,
             Self::TimedOut { .. } => 504,
             Self::Internal => 500,
@@ -110,8 +112,14 @@ impl Fault {
             Self::Trimmed { .. } => "trimmed",
             Self::OtherRequest => "idempotency_key_reused",
             Self::BadAck => "bad_ack",
+            Self::Overloaded => "overloaded",
             Self::Internal => "internal_error",
         }
+    }
+
+    /// Seconds after which it is worth trying again, where that is known.
+    pub fn retry_after(&self) -> Option<u32> {
+        matches!(self, Self::Overloaded).then_some(5)
     }
 
     /// The JSON body.
@@ -166,6 +174,9 @@ impl Fault {
             Self::Trimmed { low } => {
                 format!("The stream is kept from its event {low} on by now. Send the request again for a whole answer.")
             }
+            Self::Overloaded => {
+                "Baton has as many answers under way as it may hold. Send the request again in a few seconds.".to_owned()
+            }
             Self::Internal => {
                 "Baton failed to handle this request. The operator will find the reason in its log.".to_owned()
             }
@@ -219,6 +230,7 @@ mod tests {
             Fault::Unreachable { upstream: upstream.clone() },
             Fault::NoAnswer { upstream: upstream.clone() },
             Fault::TimedOut { upstream },
+            Fault::Overloaded,
             Fault::Internal,
         ]
     }

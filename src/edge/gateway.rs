@@ -22,7 +22,7 @@ use super::{headers, reply, resume};
 use crate::config::Settings;
 use crate::config::settings::Route;
 use crate::journal::MemoryStore;
-use crate::stream::{Registry, StreamIds};
+use crate::stream::{Load, Registry, StreamIds};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Cluster, Connector, Cut, Picked};
 
@@ -38,6 +38,8 @@ pub struct Parts {
     pub store: Arc<MemoryStore>,
     /// The streams that clients may come back to.
     pub registry: Arc<Registry>,
+    /// What is held for streams, against what may be.
+    pub load: Arc<Load>,
     /// Numbers.
     pub metrics: Arc<Metrics>,
     /// Counts the requests under way.
@@ -87,6 +89,10 @@ impl Gateway {
 
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.parts.registry
+    }
+
+    pub(super) fn load(&self) -> &Load {
+        &self.parts.load
     }
 
     pub(super) fn live(&self) -> &Live {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use log::debug;
 use pingora::Result;
 use pingora::http::ResponseHeader;
@@ -22,7 +22,12 @@ pub(super) async fn health(session: &mut ServerSession) -> Result<()> {
 
 /// Says what is wrong. The connection is used again only if the request's body has been read.
 pub(super) async fn fault(session: &mut ServerSession, fault: &Fault) -> Result<()> {
-    json(session, fault.status(), Bytes::from(fault.body())).await?;
+    let body = Bytes::from(fault.body());
+    let mut header = json_header(fault.status(), &body)?;
+    if let Some(seconds) = fault.retry_after() {
+        header.insert_header(RETRY_AFTER, seconds)?;
+    }
+    send(session, header, body).await?;
     if !session.is_http2() && !session.is_body_done() {
         session.set_keepalive(None);
         let drained = async { while let Ok(Some(_)) = session.read_request_body().await {} };
@@ -43,10 +48,18 @@ pub(super) async fn nothing(session: &mut ServerSession) -> Result<()> {
 /// A JSON body.
 pub(super) async fn json(session: &mut ServerSession, status: u16, body: impl Into<Bytes>) -> Result<()> {
     let body = body.into();
+    send(session, json_header(status, &body)?, body).await
+}
+
+fn json_header(status: u16, body: &Bytes) -> Result<ResponseHeader> {
     let mut header = ResponseHeader::build(status, Some(4))?;
     header.insert_header(CONTENT_TYPE, "application/json")?;
     header.insert_header(CACHE_CONTROL, "no-store")?;
     header.set_content_length(body.len())?;
+    Ok(header)
+}
+
+async fn send(session: &mut ServerSession, header: ResponseHeader, body: Bytes) -> Result<()> {
     session.write_response_header(Box::new(header)).await?;
     session.write_response_body(body, true).await
 }

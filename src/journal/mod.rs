@@ -46,6 +46,7 @@
 //! | [`Limits::max_stream`] | the log's oldest segments go; a reader below gets [`ReadError::Trimmed`] |
 //! | [`Limits::max_total`] | a log that grows loses its own oldest segments, down to [`RESERVE`]; where that is not enough, [`Full`] for new logs |
 //! | [`Limits::max_streams`] | [`Full`] for new logs |
+//! | a [`Share`]'s bytes and streams | the same for the logs of the share |
 //! | [`MAX_FRAMES`] frames per log, of [`FRAME_BYTES`] together | no further frame; such events are appended whole |
 //! | an event's length | the SSE decoder's limit; the newest segment always stays, so a log may hold `max_stream` and one event |
 //!
@@ -75,7 +76,7 @@ mod model;
 #[cfg(test)]
 mod suite;
 
-pub use memory::{Handle, MemoryStore};
+pub use memory::{Handle, MemoryStore, Share};
 pub use reader::Reader;
 pub use writer::Writer;
 
@@ -197,6 +198,18 @@ pub enum Full {
     #[error("the journal holds {limit} bytes already")]
     Bytes {
         /// [`Limits::max_total`].
+        limit: usize,
+    },
+    /// As many logs as there may be of a [`Share`].
+    #[error("the tenant has {limit} streams in the journal already")]
+    ShareStreams {
+        /// The share's.
+        limit: usize,
+    },
+    /// As many bytes as there may be of a [`Share`].
+    #[error("the tenant has {limit} bytes in the journal already")]
+    ShareBytes {
+        /// The share's.
         limit: usize,
     },
 }

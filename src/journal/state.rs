@@ -1,15 +1,15 @@
 //! What a log in memory consists of. One thread at a time: the lock is around it, and the wakers it gives out are woken elsewhere.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::Waker;
 
-use super::{AppendError, FRAME_BYTES, Keep, MemoryStore, RESERVE, ReadError, SEGMENT};
+use super::memory::Lodging;
+use super::{AppendError, FRAME_BYTES, Keep, RESERVE, ReadError, SEGMENT};
 use crate::proto::record::{Frame, FrameId, MAX_FRAMES, Record, Seal, Seq};
 
 #[derive(Debug)]
 pub(super) struct State {
-    store: Arc<MemoryStore>,
+    lodging: Lodging,
     keep: Keep,
     /// Oldest first; without gaps up to `next`.
     segments: VecDeque<Segment>,
@@ -27,7 +27,7 @@ pub(super) struct State {
     /// Capacity of all segments.
     segment_bytes: usize,
     frame_bytes: usize,
-    /// What the store was last told that this log holds.
+    /// What was last accounted for this log.
     held: usize,
 }
 
@@ -64,9 +64,9 @@ impl Place {
 }
 
 impl State {
-    pub(super) fn new(store: Arc<MemoryStore>, keep: Keep) -> Self {
+    pub(super) fn new(lodging: Lodging, keep: Keep) -> Self {
         let mut state = State {
-            store,
+            lodging,
             keep,
             segments: VecDeque::new(),
             first_number: 0,
@@ -283,9 +283,9 @@ impl State {
         self.segment_bytes += bytes.capacity();
         self.segments.push_back(Segment { first: self.next, bytes });
         self.settle();
-        let limits = *self.store.limits();
+        let limits = *self.lodging.limits();
         while self.segments.len() > 1
-            && (self.held > limits.max_stream || (self.held > RESERVE && self.store.is_spent()))
+            && (self.held > limits.max_stream || (self.held > RESERVE && self.lodging.is_spent()))
         {
             self.drop_oldest();
         }
@@ -331,7 +331,7 @@ impl State {
         }
     }
 
-    /// Tells the store what this log holds now.
+    /// Accounts for what this log holds now.
     fn settle(&mut self) {
         let seal = match &self.seal {
             Some(Seal::Incomplete { reason, message }) => reason.len() + message.capacity(),
@@ -344,13 +344,13 @@ impl State {
             + self.frames.capacity() * size_of::<Frame>()
             + self.readers.capacity() * size_of::<Option<Attached>>()
             + seal;
-        self.store.account(self.held, now);
+        self.lodging.account(self.held, now);
         self.held = now;
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.store.forget(self.held);
+        self.lodging.forget(self.held);
     }
 }

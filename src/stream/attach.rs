@@ -80,6 +80,7 @@ pub(super) async fn attach(
     let heartbeat = pace.heartbeat.unwrap_or(NEVER);
     let mut last_write = pace.quiet_since;
     let mut timer = pin!(sleep_until(last_write + heartbeat));
+    let mut silence = pin!(dress.fallen_silent());
     let mut buffer = Vec::new();
     loop {
         let woken = tokio::select! {
@@ -87,6 +88,7 @@ pub(super) async fn attach(
             () = poll_fn(|cx| reader.poll_ready(cx)) => Woken::Journal,
             phase = changed(&mut phase) => Woken::Phase(phase),
             _ = session.read_body_or_idle(true) => Woken::Client,
+            () = &mut silence => Woken::Client,
             () = &mut timer => Woken::Clock,
         };
         match woken {

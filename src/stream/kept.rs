@@ -7,6 +7,7 @@
 //!                        └────────── sealed ──────────┴────────► sealed
 //! ```
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::drive::Driver;
 use super::id::StreamId;
+use super::unread::{Loss, Unread};
 use crate::journal::Handle;
 use crate::proto::record::Seq;
 
@@ -31,6 +33,11 @@ impl Tenant {
     /// The tenant of a request, by its `Authorization`. All requests without one are of the same.
     pub fn of(authorization: Option<&[u8]>) -> Self {
         Self(Sha256::digest(authorization.unwrap_or_default()).into())
+    }
+
+    /// Stands for it in a table.
+    pub(super) fn digest(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// Whether both are the same, in a time that does not tell how much of them is.
@@ -92,6 +99,8 @@ pub struct Terms {
     pub heartbeat: Option<Duration>,
     /// Bytes from which on acknowledged events need not be kept; `None`: they are kept.
     pub window: Option<usize>,
+    /// A reader that has acknowledged and then says nothing for so long is taken for gone; `None`: none is.
+    pub silence: Option<Duration>,
 }
 
 /// How far a stream has come.
@@ -121,7 +130,19 @@ pub struct Kept {
     asking: Mutex<Vec<oneshot::Sender<Progress>>>,
     /// How far it had come when it ended, and when that was.
     ended: OnceLock<(Progress, Instant)>,
+    /// A reader has got it to its end.
+    delivered: AtomicBool,
+    /// When its only reader has acknowledged something last.
+    acknowledged: watch::Sender<Option<Instant>>,
+    /// Where it is counted as long as nobody reads it.
+    unread: OnceLock<(Arc<Unread>, u64)>,
+    /// Told when this is dropped. Behind the log, so that it is gone by then.
+    gone: Mutex<Option<oneshot::Sender<Never>>>,
 }
+
+/// Nothing is ever sent.
+#[derive(Debug)]
+pub(super) enum Never {}
 
 /// Who reads a stream, and what they want of it.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +185,10 @@ impl Kept {
             audience: watch::Sender::new(audience),
             asking: Mutex::default(),
             ended: OnceLock::new(),
+            delivered: AtomicBool::new(false),
+            acknowledged: watch::Sender::new(None),
+            unread: OnceLock::new(),
+            gone: Mutex::default(),
         })
     }
 
@@ -199,6 +224,7 @@ impl Kept {
 
     /// A client has everything up to this event: where the log holds more than the window, what is below may go.
     pub fn acknowledge(&self, seq: Seq) {
+        self.acknowledged.send_replace(Some(Instant::now()));
         if let Some(window) = self.terms.window {
             self.log.release(seq.saturating_add(1), window);
         }
@@ -238,7 +264,72 @@ impl Kept {
             audience.readers += 1;
             audience.left = None;
         });
+        self.acknowledged.send_replace(None);
+        self.place();
         Attendance(Arc::clone(self))
+    }
+
+    /// A reader has got it to its end.
+    pub(super) fn was_delivered(&self) {
+        self.delivered.store(true, Relaxed);
+    }
+
+    /// Ready when its only reader has fallen silent: one that acknowledges does so all the time, so when it has stopped it is gone,
+    /// whatever its connection says. With several readers it is not known whose the acknowledgements are.
+    pub(super) async fn fallen_silent(&self) {
+        let Some(silence) = self.terms.silence else { return std::future::pending().await };
+        let mut acknowledged = self.acknowledged.subscribe();
+        loop {
+            let last = *acknowledged.borrow_and_update();
+            tokio::select! {
+                // Fails only without a sender, and `self` holds one.
+                _ = acknowledged.changed() => {}
+                () = at(last.map(|last| last + silence)) => match self.readers() {
+                    1 => return,
+                    _ => drop(acknowledged.changed().await),
+                },
+            }
+        }
+    }
+
+    /// From here on it is counted as long as nobody reads it.
+    pub(super) fn count_in(self: &Arc<Self>, unread: &Arc<Unread>) {
+        if self.unread.set((Arc::clone(unread), unread.number())).is_ok() {
+            self.place();
+        }
+    }
+
+    /// It is not kept any more.
+    pub(super) fn count_out(&self) {
+        if let Some((unread, number)) = self.unread.get() {
+            unread.remove(*number);
+        }
+    }
+
+    /// Its readers have changed, or it has ended.
+    pub(super) fn place(self: &Arc<Self>) {
+        if let Some((unread, number)) = self.unread.get() {
+            unread.place(*number, self);
+        }
+    }
+
+    /// What would be lost with it, and since when nobody reads it; `None`: somebody does, or it is not kept any more.
+    pub(super) fn unread(&self) -> Option<(Loss, Instant)> {
+        let Audience { left, forgotten, .. } = *self.audience.borrow();
+        let loss = match (self.ended.get(), self.delivered.load(Relaxed)) {
+            (None, _) => Loss::Orphan,
+            (Some(_), true) => Loss::Copy,
+            (Some(_), false) => Loss::Answer,
+        };
+        left.filter(|_| !forgotten).map(|left| (loss, left))
+    }
+
+    /// Resolves when nothing of the stream is there any more, its journal included.
+    pub(super) fn watch_end(&self) -> oneshot::Receiver<Never> {
+        let (sender, receiver) = oneshot::channel();
+        // One waits at most: whoever gives the stream up, after which nobody finds it.
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
     }
 
     /// Nobody wants the rest. Does nothing to a stream that has ended.
@@ -330,6 +421,9 @@ impl Drop for Attendance {
             audience.readers -= 1;
             audience.left = (audience.readers == 0).then(Instant::now);
         });
+        // Whose they were is not known: those of who still reads will come.
+        self.0.acknowledged.send_replace(None);
+        self.0.place();
     }
 }
 
@@ -351,6 +445,7 @@ pub(super) mod tests {
             max_age: 30 * minute,
             heartbeat: None,
             window: None,
+            silence: Some(minute),
         };
         let whose = Whose { tenant: Tenant::of(None), asked: Digest::of(b"{}"), key: Some(Digest::of(b"key")) };
         Kept::new(StreamIds::default().mint(), whose, log, terms)

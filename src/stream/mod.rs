@@ -7,10 +7,12 @@ mod attach;
 mod drive;
 mod id;
 mod kept;
+mod load;
 mod registry;
 mod rendered;
 mod report;
 mod source;
+mod unread;
 mod wire;
 
 use std::pin::{Pin, pin};
@@ -26,6 +28,7 @@ use self::drive::Driver;
 pub use self::drive::Onward;
 pub use self::id::{StreamId, StreamIds};
 pub use self::kept::{Attendance, Digest, Kept, Progress, Tenant, Terms, Whose};
+pub use self::load::{Bounds, Load, Room};
 pub use self::registry::{Claim, Claimed, Found, Registry, SWEEP_EVERY};
 pub use self::rendered::{NotRendered, RenderedLeg, Steps};
 pub use self::report::Report;
@@ -118,6 +121,11 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
             }
         }
     };
+    if let Some(kept) = kept
+        && attached == Attached::Served
+    {
+        kept.was_delivered();
+    }
     drop(attendance);
     match keeping {
         Some(keeping) if !driver.is_sealed() => {
@@ -171,6 +179,9 @@ pub async fn resume(session: &mut ServerSession, kept: &Arc<Kept>, from: Seq) ->
     let mut sent = Sent::default();
     let pace = Pace { heartbeat: kept.heartbeat(), quiet_since: Instant::now() };
     let attached = attach(session, &mut reader, Dress::Numbered(kept), pace, &mut sent).await;
+    if attached == Attached::Served {
+        kept.was_delivered();
+    }
     drop(attendance);
     (attached, sent)
 }

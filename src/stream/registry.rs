@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::id::StreamId;
-use super::kept::{Digest, Kept, Tenant};
+use super::kept::{Digest, Kept, Never, Tenant};
+use super::unread::{Loss, Unread};
 
 /// Parts of the table, each with a lock of its own; it is held for a look-up, and never by a stream's events.
 const SHARDS: usize = 64;
@@ -41,6 +42,7 @@ pub struct Registry {
     keys: Mutex<HashMap<Digest, Keyed>>,
     /// When to look at which. A stream may be due later than it says here, never earlier.
     due: Mutex<BTreeSet<(Instant, Box<str>)>>,
+    unread: Arc<Unread>,
 }
 
 /// What is known under a key. Set once the stream has begun; without a sender it never will.
@@ -91,7 +93,12 @@ enum Slot {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), keys: Mutex::default(), due: Mutex::default() }
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            keys: Mutex::default(),
+            due: Mutex::default(),
+            unread: Arc::default(),
+        }
     }
 }
 
@@ -106,11 +113,29 @@ impl Registry {
         shard.insert(name.clone(), Slot::Kept(Arc::clone(kept)));
         drop(shard);
         self.look_at(kept.due(), name);
+        kept.count_in(&self.unread);
         true
     }
 
+    /// Gives up the stream that nobody reads and that is missed least: it is forgotten, and its engine told to stop. What is given back
+    /// resolves when nothing of it is there any more. `None`: every stream has a reader.
+    pub(super) fn give_up_one(&self) -> Option<(Loss, oneshot::Receiver<Never>)> {
+        let (loss, kept) = self.unread.first()?;
+        let gone = kept.watch_end();
+        let over = expire(&mut self.shard(kept.id().short()), kept.id().short());
+        kept.count_out();
+        self.retire(over);
+        Some((loss, gone))
+    }
+
+    /// How many streams an engine writes and nobody reads.
+    pub fn orphans(&self) -> usize {
+        self.unread.orphans()
+    }
+
     /// Looks again at a stream that has ended, and is due earlier therefore.
-    pub fn ended(&self, kept: &Kept) {
+    pub fn ended(&self, kept: &Arc<Kept>) {
+        kept.place();
         self.look_at(kept.due(), kept.id().short().into());
     }
 
@@ -226,6 +251,7 @@ impl Registry {
                 }
             }
             kept.forget();
+            kept.count_out();
             self.look_at(until, kept.id().short().into());
         }
     }

@@ -42,6 +42,14 @@ impl Dress<'_> {
         }
     }
 
+    /// Ready when the client is taken for gone because it does not acknowledge any more.
+    pub(super) async fn fallen_silent(self) {
+        match self {
+            Dress::Plain => std::future::pending().await,
+            Dress::Numbered(kept) => kept.fallen_silent().await,
+        }
+    }
+
     /// The lines before an event's data.
     fn number(self, seq: Seq, out: &mut Vec<u8>) {
         if let Dress::Numbered(kept) = self {

@@ -89,6 +89,10 @@ struct Streams {
     tails: IntCounter,
     left: IntCounter,
     returned: IntCounter,
+    orphans: IntGauge,
+    given_up: IntCounterVec,
+    not_kept: IntCounterVec,
+    turned_away: IntCounter,
 }
 
 #[derive(Debug)]
@@ -169,6 +173,26 @@ impl Metrics {
     /// A client came back to a stream.
     pub fn client_returned(&self) {
         self.streams.returned.inc();
+    }
+
+    /// A stream that nobody read was given up to make room; `kind` says what was lost with it.
+    pub fn given_up(&self, kind: &'static str) {
+        self.streams.given_up.with_label_values(&[kind]).inc();
+    }
+
+    /// There was no room to keep a stream for a client that wanted to be able to come back.
+    pub fn not_kept(&self, reason: &'static str) {
+        self.streams.not_kept.with_label_values(&[reason]).inc();
+    }
+
+    /// A request was refused because there is no room for one more stream.
+    pub fn turned_away(&self) {
+        self.streams.turned_away.inc();
+    }
+
+    /// So many streams are written and not read now. To be called before [`Metrics::gather`].
+    pub fn orphans(&self, count: usize) {
+        self.streams.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A leg was started on `upstream`.
@@ -294,6 +318,21 @@ impl Streams {
             ),
             left: make.counter("baton_clients_left_total", "Clients that left before their stream ended."),
             returned: make.counter("baton_clients_returned_total", "Clients that came back to a stream."),
+            orphans: make.register(IntGauge::new("baton_orphans", "Streams under way that nobody reads.")),
+            given_up: make.counters(
+                "baton_streams_given_up_total",
+                "Streams that nobody read and that were given up to make room, by what was lost.",
+                &["kind"],
+            ),
+            not_kept: make.counters(
+                "baton_streams_not_kept_total",
+                "Streams without room to be kept for a client that wanted to be able to come back, by why.",
+                &["reason"],
+            ),
+            turned_away: make.counter(
+                "baton_requests_turned_away_total",
+                "Requests refused because there was no room for one more stream.",
+            ),
         }
     }
 }

@@ -23,24 +23,25 @@ impl Event {
 /// A response that is read event by event.
 pub struct Events {
     pub response: Response,
-    pub rest: String,
+    pub rest: Vec<u8>,
 }
 
 impl Events {
     pub fn of(response: Response) -> Self {
         assert_eq!(response.status(), StatusCode::OK);
-        Events { response, rest: String::new() }
+        Events { response, rest: Vec::new() }
     }
 
     /// The next event; `None` at the end of the body.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(at) = self.rest.find("\n\n") {
-                let rest = self.rest.split_off(at + 2);
-                return Some(Event::read(&std::mem::replace(&mut self.rest, rest)));
+            // Of a chunk that ends inside a character the events before it are whole.
+            if let Some(at) = self.rest.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.rest.drain(..at + 2).collect();
+                return Some(Event::read(str::from_utf8(&event).expect("text")));
             }
             let more = within(self.response.chunk()).await.expect("the body is not torn")?;
-            self.rest.push_str(str::from_utf8(&more).expect("text"));
+            self.rest.extend_from_slice(&more);
         }
     }
 

@@ -188,7 +188,7 @@ fn an_unknown_key_is_a_mistake_and_a_near_one_is_suggested() {
         (route("timeout: {idle: 20s}"), "conf.yaml:4: routes[0].timeout: is not a key here; did you mean timeouts?"),
         (
             with("server: {certificate: x}\n"),
-            "conf.yaml:1: server.certificate: is not a key here; the keys are listen, admin, threads, max_request_body or drain",
+            "conf.yaml:1: server.certificate: is not a key here; the keys are listen, admin, threads, max_request_body, drain or max_memory",
         ),
         (
             with("server: {listen: [{addr: \"127.0.0.1:1\", tls: 1}]}\n"),
