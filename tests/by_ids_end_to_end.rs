@@ -5,7 +5,7 @@ mod support;
 use baton::mock::{Config, Echo, Leg, Running, Stop};
 use serde_json::{Value, json};
 
-use support::{Answer, Rig, Setup, client, engines, request, rig, within};
+use support::{Answer, Rig, Setup, client, request, rig, within};
 
 /// The answer of an engine of its own, without Baton, under the id that [`through`] asks for.
 async fn direct(rig: &Rig, path: &str, body: &Value) -> String {
@@ -322,18 +322,4 @@ async fn what_the_client_hears_of_a_bad_request_is_about_its_own() {
     // The engine is known to take the field now: a refusal is of something else.
     assert_eq!(rig.ask(&body).await.status, 400);
     assert_eq!(asks_for_ids(&rig), [true, false, true, true]);
-}
-
-#[tokio::test]
-async fn a_client_sees_no_ids_where_there_is_no_room_to_keep_the_answer() {
-    let engine = baton::mock::Engine::start(engines("qwen3", "#1 stall@12").remove(0)).await.expect("it starts");
-    let setup = Setup { engines: Vec::new(), ..Setup::new("") };
-    let rig = setup.start_before(&[engine.url()], "journal: {max_streams: 1}\n").await;
-    let body = request();
-    let held = rig.send(&client(), &body).await;
-    within(engine.wait_stalled(0)).await;
-    let passed = Answer::read(rig.send(&client(), &body).await).await;
-    assert_eq!(passed.header("baton-stream"), None, "it is passed on as it comes");
-    assert!(passed.done && !passed.body.contains("ids\":["), "{}", passed.body);
-    drop(held);
 }

@@ -4,17 +4,13 @@
 
 mod support;
 
-use std::future::pending;
-use std::net::SocketAddr;
 use std::sync::{Mutex, Once, PoisonError};
 
-use baton::app::App;
-use baton::config;
-use baton::mock::{Engine, Leg, Running};
-use serde_json::{Value, json};
+use baton::mock::Leg;
+use serde_json::Value;
 use tokio::sync::Notify;
 
-use support::{Answer, Rig, Setup, client, engines, request, within};
+use support::{Answer, Rig, Setup, client, request, within};
 
 /// Everything that was logged at a level that operators see.
 static LOGGED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
@@ -409,63 +405,4 @@ async fn what_is_no_stream_is_counted_by_its_status() {
     })
     .await;
     assert_counted(&rig, &[("requests_passed_total{class=\"2xx\"}", 1), ("streams_total", 0)]).await;
-}
-
-/// Baton, with room for one stream in its journal, before one engine.
-async fn narrow(engine: &Running) -> (SocketAddr, SocketAddr) {
-    let text = format!(
-        "upstreams: [{{name: mock, engine: vllm, family: qwen3, endpoints: {}}}]\n\
-         routes: [{{match: {{model: \"*\"}}, upstream: mock}}]\n\
-         journal: {{max_streams: 1}}\n",
-        json!([engine.url()])
-    );
-    let mut settings = config::load(&text, &|_| None).unwrap_or_else(|errors| panic!("{errors}"));
-    settings.server.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    settings.server.admin = SocketAddr::from(([127, 0, 0, 1], 0));
-    let app = App::bind(settings).expect("the ports are free");
-    let addresses = (app.addresses()[0], app.admin_address());
-    tokio::spawn(app.serve(pending(), pending()));
-    addresses
-}
-
-#[tokio::test]
-async fn an_answer_without_a_journal_is_passed_on_and_known_to_be_incomplete() {
-    collect();
-    let engine =
-        Engine::start(engines("qwen3", "#1 stall@12, #2 eof@12, #3 end@12").remove(0)).await.expect("it starts");
-    let (address, admin) = narrow(&engine).await;
-    let http = client();
-    let ask = async || {
-        let url = format!("http://{address}/v1/chat/completions");
-        within(http.post(url).body(request().to_string()).send()).await.expect("Baton answers")
-    };
-    let held = ask().await;
-    assert!(held.headers().contains_key("baton-stream"));
-    for torn in [true, false] {
-        let response = ask().await;
-        assert!(!response.headers().contains_key("baton-stream"));
-        let answer = Answer::read(response).await;
-        assert_eq!((answer.torn, answer.done, answer.events), (torn, false, 12));
-    }
-    let whole = Answer::read(ask().await).await;
-    assert!(whole.done && !whole.torn);
-    let metrics = async || {
-        let url = format!("http://{admin}/metrics");
-        within(async { client().get(url).send().await?.text().await }).await.expect("the admin address answers")
-    };
-    within(async {
-        while !metrics().await.contains("baton_requests_passed_total{class=\"2xx\"} 3\n") {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    let counted = metrics().await;
-    check_counts(
-        &counted,
-        &[
-            ("streams_incomplete_total{reason=\"eof\",upstream=\"mock\"}", 1),
-            ("streams_incomplete_total{reason=\"clean_end\",upstream=\"mock\"}", 1),
-            ("clients_left_total", 0),
-        ],
-    );
 }

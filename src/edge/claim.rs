@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use super::error::Fault;
 use super::gateway::Gateway;
-use super::opaque::Follower;
 use super::resume::Posted;
 use super::{first, headers, opaque, reply, resume, route};
 use crate::config::settings::{self, ResumeMode, Route};
@@ -84,11 +83,19 @@ impl Chat<'_> {
         if request.is_some_and(continued) { self.route.retry.attempts as usize } else { 1 }
     }
 
-    /// Sends leg 1: `body`, which asks for token ids besides where there is an `own` one.
-    fn first_leg(&self, gateway: &Gateway, body: Bytes, own: Option<Bytes>) -> Opening {
+    /// Sends leg 1, with the client's own `body`, or where a continuation would use token ids with one that asks for them besides.
+    fn first_leg(&self, gateway: &Gateway, body: Bytes) -> Opening {
+        let cluster = gateway.cluster(self.route.upstream);
+        let (engine, _) = Engine::named(cluster.engine());
+        let continued = self.request.as_ref().filter(|_| asks_for_ids(self.route, cluster));
+        let listing = continued.and_then(|request| plans::first(request, &engine, &self.policy.resume));
+        let (body, own) = match listing {
+            Some(listing) => (Bytes::from(listing), Some(body)),
+            None => (body, None),
+        };
         let first = first::First {
             connector: Arc::clone(gateway.connector()),
-            cluster: Arc::clone(gateway.cluster(self.route.upstream)),
+            cluster: Arc::clone(cluster),
             metrics: Arc::clone(gateway.metrics()),
             head: Arc::clone(&self.head),
             body,
@@ -140,62 +147,50 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
             return refuse(session, &Fault::Overloaded).await;
         }
     }
+    let Ok(writer) = journal(gateway, &mut resumable) else {
+        gateway.metrics().turned_away();
+        return refuse(session, &Fault::Overloaded).await;
+    };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
-    let (engine, _) = Engine::named(gateway.cluster(route.upstream).engine());
-    let first = gateway.cluster(route.upstream);
-    let continued = request.as_ref().filter(|_| asks_for_ids(route, first));
-    let listing = continued.and_then(|request| plans::first(request, &engine, &policy.resume));
-    // A stream takes the ids out of the answer again; what is passed on without one must not have any.
-    let mut reserved = listing.as_ref().and_then(|_| journal(gateway, &mut resumable).ok());
-    let own = reserved.as_ref().map(|_| body.clone());
-    let body = listing.filter(|_| own.is_some()).map_or(body, Bytes::from);
-    let mut chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
-    let mut opening = chat.first_leg(gateway, body, own);
+    let chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
+    answer(gateway, session, chat, body, writer).await
+}
+
+/// Sends leg 1 and answers with what comes.
+async fn answer(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    chat: Chat<'_>,
+    body: Bytes,
+    writer: Writer,
+) -> Result<Served> {
+    let mut opening = chat.first_leg(gateway, body);
     // Only a stream has a header that can be told before an engine has answered, and heartbeats.
-    let mut patience = route.heartbeat.filter(|_| chat.request.as_ref().is_some_and(ChatRequest::stream));
-    let opened = loop {
-        let waited = wait(session, &mut opening, patience).await;
-        if let Waited::Opened(opened) = waited {
-            break opened;
-        }
-        let keyed = chat.resumable.as_ref().is_some_and(|resumable| resumable.claim.is_some());
-        if matches!(waited, Waited::Left) && !keyed {
-            // Nobody can come back to it. With the leg's future its connection goes, so that the engine stops at once.
-            return Err(left(gateway));
-        }
-        match reserved.take().map_or_else(|| journal(gateway, &mut chat.resumable), Ok) {
-            Ok(writer) if matches!(waited, Waited::Late) => {
-                return carry(gateway, session, chat, First::Opening(opening), writer).await;
-            }
-            Ok(writer) => {
-                leave(gateway, chat, opening, writer);
-                return Err(opaque::client_gone());
-            }
-            Err(_) if matches!(waited, Waited::Left) => return Err(left(gateway)),
-            Err(_) => patience = None,
-        }
-    };
-    let Opened { leg, lists_ids } = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
+    let streams = chat.request.as_ref().is_some_and(ChatRequest::stream);
+    let opened = match wait(session, &mut opening, chat.route.heartbeat.filter(|_| streams)).await {
+        Waited::Opened(Ok(opened)) => opened,
+        Waited::Opened(Err(error)) => {
             warn!("a request got no answer: {error}");
-            return refuse(session, &Fault::of_leg(&error, first.name())).await;
+            let upstream = gateway.cluster(chat.route.upstream).name();
+            return refuse(session, &Fault::of_leg(&error, upstream)).await;
+        }
+        Waited::Late => return carry(gateway, session, chat, First::Opening(opening), writer).await,
+        Waited::Left => {
+            match chat.resumable {
+                Some(Resumable { claim: Some(_), .. }) => leave(gateway, chat, opening, writer),
+                // Nobody can come back to it. With the leg's future its connection goes, so that the engine stops at once.
+                _ => gateway.metrics().client_left(),
+            }
+            return Err(opaque::client_gone());
         }
     };
-    if !is_event_stream(leg.response()) {
-        drop(reserved);
-        return opaque::pass(session, *leg, client, None).await.map(|()| Served::Whole);
+    if is_event_stream(opened.leg.response()) {
+        return carry(gateway, session, chat, First::Open(opened), writer).await;
     }
-    match reserved.map_or_else(|| journal(gateway, &mut chat.resumable), Ok) {
-        Ok(writer) => carry(gateway, session, chat, First::Open(Opened { leg, lists_ids }), writer).await,
-        Err(full) => {
-            warn!("an answer is passed on without its journal, and will not be continued: {full}");
-            let follower = Follower::of(leg.response(), route.max_event, chat.choices, first.name(), gateway.metrics());
-            opaque::pass(session, *leg, client, follower).await.map(|()| Served::Whole)
-        }
-    }
+    drop(writer);
+    opaque::pass(session, *opened.leg, chat.client).await.map(|()| Served::Whole)
 }
 
 /// A journal for the answer. One whose client's tenant has no room left for another that is kept is not kept.
@@ -211,11 +206,6 @@ fn journal(gateway: &Gateway, resumable: &mut Option<Resumable>) -> std::result:
         }
     }
     gateway.store().create()
-}
-
-fn left(gateway: &Gateway) -> Box<Error> {
-    gateway.metrics().client_left();
-    opaque::client_gone()
 }
 
 /// What the wait for leg 1 came to.

@@ -260,7 +260,7 @@ impl ProxyHttp for Gateway {
         headers::strip_response(response);
         if let Some(route) = self.route(context) {
             let upstream = self.cluster(route.upstream).name();
-            context.follower = Follower::of(response, route.max_event, 1, upstream, self.metrics());
+            context.follower = Follower::of(response, route.max_event, upstream, self.metrics());
         }
         Ok(())
     }

@@ -35,17 +35,16 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// A follower, if the response is an event stream whose events can be read. `max_event` is in bytes; `choices` is the
-    /// request's `n`, or 1 where the request was not read.
+    /// A follower, if the response is an event stream whose events can be read. `max_event` is in bytes. The request was not read, so one
+    /// choice is expected.
     pub(super) fn of(
         response: &ResponseHeader,
         max_event: usize,
-        choices: usize,
         upstream: &str,
         metrics: &Arc<Metrics>,
     ) -> Option<Self> {
         is_event_stream(response).then(|| Follower {
-            tracker: LegTracker::new(max_event, choices),
+            tracker: LegTracker::new(max_event, 1),
             metrics: Arc::clone(metrics),
             upstream: upstream.to_owned(),
         })
@@ -75,27 +74,19 @@ enum Woken {
     End(Ended),
 }
 
-/// Passes status, headers (less hop-by-hop ones) and body on, unchanged. `follower` is told what passes.
+/// Passes status, headers (less hop-by-hop ones) and body on, unchanged.
 ///
 /// # Errors
 /// The client went away, which closes the leg; or the engine broke off, and then the client's connection is to be broken
 /// off, too: its response has had no orderly end.
-pub(super) async fn pass(
-    session: &mut ServerSession,
-    mut leg: Leg,
-    client: Version,
-    mut follower: Option<Follower>,
-) -> Result<()> {
-    let ended = match body(session, &mut leg, client, &mut follower).await {
+pub(super) async fn pass(session: &mut ServerSession, mut leg: Leg, client: Version) -> Result<()> {
+    let ended = match body(session, &mut leg, client).await {
         Ok(ended) => ended,
         Err(error) => {
             debug!("the client did not take its answer: {error}");
             Ended::ClientGone
         }
     };
-    if let Some(follower) = follower {
-        follower.end(&ended);
-    }
     match ended {
         Ended::Orderly => {
             leg.finish().await;
@@ -112,12 +103,7 @@ pub(super) async fn pass(
 
 /// # Errors
 /// The client does not take what it is sent.
-async fn body(
-    session: &mut ServerSession,
-    leg: &mut Leg,
-    client: Version,
-    follower: &mut Option<Follower>,
-) -> Result<Ended> {
+async fn body(session: &mut ServerSession, leg: &mut Leg, client: Version) -> Result<Ended> {
     let header = headers::for_client(leg.response(), client);
     session.write_response_header(Box::new(header)).await?;
     loop {
@@ -131,12 +117,7 @@ async fn body(
             _ = session.read_body_or_idle(true) => Woken::End(Ended::ClientGone),
         };
         match woken {
-            Woken::Piece(bytes) => {
-                if let Some(follower) = follower {
-                    follower.feed(&bytes);
-                }
-                session.write_response_body(bytes, false).await?;
-            }
+            Woken::Piece(bytes) => session.write_response_body(bytes, false).await?,
             Woken::End(ended) => {
                 if let Ended::Orderly = ended {
                     session.write_response_body(Bytes::new(), true).await?;
@@ -167,10 +148,10 @@ mod tests {
         response
     }
 
-    /// What was counted of an answer of `pieces`, to a request for `choices`, that ended so.
-    fn counted(choices: usize, pieces: &[&[u8]], ended: Ended) -> Vec<String> {
+    /// What was counted of an answer of `pieces` that ended so.
+    fn counted(pieces: &[&[u8]], ended: Ended) -> Vec<String> {
         let metrics = Arc::new(Metrics::new());
-        let follower = Follower::of(&response("text/event-stream"), 1 << 20, choices, "qwen", &metrics);
+        let follower = Follower::of(&response("text/event-stream"), 1 << 20, "qwen", &metrics);
         let mut follower = follower.expect("an event stream is followed");
         pieces.iter().for_each(|piece| follower.feed(piece));
         follower.end(&ended);
@@ -183,7 +164,7 @@ mod tests {
     #[test]
     fn a_whole_answer_is_counted_nowhere_however_its_connection_ends() {
         for ended in [Ended::Orderly, Ended::Broken(Cut::Reset), Ended::ClientGone] {
-            assert!(counted(1, &[OPEN, FINISH], ended).is_empty());
+            assert!(counted(&[OPEN, FINISH], ended).is_empty());
         }
     }
 
@@ -197,30 +178,22 @@ mod tests {
             (other(), "broken"),
         ] {
             let expected = format!("streams_incomplete_total{{reason=\"{reason}\",upstream=\"qwen\"}} 1");
-            assert_eq!(counted(1, &[OPEN], ended), [expected]);
+            assert_eq!(counted(&[OPEN], ended), [expected]);
         }
     }
 
     #[test]
     fn a_client_that_leaves_before_the_end_is_no_engine_s_failure() {
-        assert_eq!(counted(1, &[OPEN], Ended::ClientGone), ["clients_left_total 1"]);
-        assert_eq!(counted(1, &[], Ended::ClientGone), ["clients_left_total 1"]);
-    }
-
-    #[test]
-    fn every_choice_that_was_asked_for_must_finish() {
-        assert_eq!(
-            counted(2, &[OPEN, FINISH], Ended::Orderly),
-            ["streams_incomplete_total{reason=\"clean_end\",upstream=\"qwen\"} 1"]
-        );
+        assert_eq!(counted(&[OPEN], Ended::ClientGone), ["clients_left_total 1"]);
+        assert_eq!(counted(&[], Ended::ClientGone), ["clients_left_total 1"]);
     }
 
     #[test]
     fn another_api_s_stream_is_incomplete_only_if_it_broke_off() {
         let other: &[u8] = b"data: hello\n\n";
-        assert!(counted(1, &[other], Ended::Orderly).is_empty());
+        assert!(counted(&[other], Ended::Orderly).is_empty());
         assert_eq!(
-            counted(1, &[other], Ended::Broken(Cut::Eof)),
+            counted(&[other], Ended::Broken(Cut::Eof)),
             ["streams_incomplete_total{reason=\"eof\",upstream=\"qwen\"} 1"]
         );
     }
@@ -228,6 +201,6 @@ mod tests {
     #[test]
     fn what_is_no_event_stream_is_not_followed() {
         let metrics = Arc::new(Metrics::new());
-        assert!(Follower::of(&response("application/json"), 1 << 20, 1, "qwen", &metrics).is_none());
+        assert!(Follower::of(&response("application/json"), 1 << 20, "qwen", &metrics).is_none());
     }
 }
