@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::{info, warn};
-use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
 use pingora::connectors::ConnectorOptions;
 use pingora::listeners::{L4BufferSettings, ListenerConfig, TcpSocketOptions};
@@ -32,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::pinged::Pinged;
 use crate::config::Settings;
 use crate::edge::gateway::Parts;
 use crate::edge::live::Live;
@@ -40,6 +40,8 @@ use crate::journal::{Limits, MemoryStore};
 use crate::stream::{Bounds, Load, Registry, SWEEP_EVERY};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{self, Cluster, Connector};
+
+mod pinged;
 
 /// For the last bytes: an HTTP/2 connection's task sends them after the request itself is over.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -53,9 +55,12 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Idle connections kept to all engines together.
 const POOL_SIZE: usize = 4096;
 
+/// How often HTTP/2 clients are asked whether they are there, and how long they may take to answer.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PONG_WITHIN: Duration = Duration::from_secs(20);
+
 /// A client's machine that is gone without a word is noticed after a minute and a half where nothing is sent, and after a
-/// minute where something is. HTTP/2 clients, too: Pingora's server has no PING of its own (0.9.1, protocols/http/v2/server.rs), and
-/// one would reach no further than TCP's, to the next hop.
+/// minute where something is.
 const CLIENT_KEEPALIVE: TcpKeepalive = TcpKeepalive {
     idle: Duration::from_secs(60),
     interval: Duration::from_secs(10),
@@ -210,13 +215,9 @@ fn bind(address: SocketAddr) -> Result<Bound, StartError> {
 }
 
 /// Pingora's proxy around the gateway, for HTTP/1.1 and for HTTP/2 with prior knowledge.
-fn proxy(gateway: Gateway) -> pingora::proxy::HttpProxy<Gateway> {
+fn proxy(gateway: Gateway) -> Pinged<pingora::proxy::HttpProxy<Gateway>> {
     let conf = ServerConf { upstream_keepalive_pool_size: POOL_SIZE, ..ServerConf::default() };
-    let mut proxy = http_proxy(&Arc::new(conf), gateway);
-    let mut options = HttpServerOptions::default();
-    options.h2c = true;
-    proxy.server_options = Some(options);
-    proxy
+    Pinged::new(http_proxy(&Arc::new(conf), gateway), PING_EVERY, PONG_WITHIN)
 }
 
 /// Starts a service on sockets that are bound already: Pingora takes them for sockets that an older process has handed over.
