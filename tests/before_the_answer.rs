@@ -120,3 +120,18 @@ async fn a_request_that_is_not_streamed_waits_for_its_status() {
     assert_eq!(header(&streamed, "content-type"), "text/event-stream; charset=utf-8");
     within(tokio::time::timeout(Duration::from_secs(5), Events::of(streamed).all())).await.expect("at once");
 }
+
+#[tokio::test]
+async fn a_client_that_leaves_between_the_header_and_the_first_event_or_cancels_ends_the_engine_s_work() {
+    let rig = one_engine("leg1 stall@head", HEADER).await;
+    let mut plain = Events::of(rig.send(&client(), &request()).await);
+    within(plain.response.chunk()).await.expect("not torn").expect("a heartbeat");
+    within(rig.engines[0].wait_stalled(0)).await;
+    drop(plain);
+    assert!(matches!(within(rig.engines[0].wait_end(0)).await, End::Left));
+    let (begun, events) = Client::begin(&rig, &request()).await;
+    within(rig.engines[0].wait_stalled(1)).await;
+    assert_eq!(begun.cancel().await, 202);
+    assert!(matches!(within(rig.engines[0].wait_end(1)).await, End::Left));
+    assert!(wire(&events.all().await).contains("stream_cancelled"));
+}
