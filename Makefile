@@ -7,11 +7,12 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 VENV := $(CURDIR)/target/venv
+VENV_OLD := $(CURDIR)/target/venv-old
 export VLLM_WORK ?= $(CURDIR)/target/vllm
-PYTHON_NEEDS := tests/python/requirements.txt
 
-# The Rust test that runs an official client starts this interpreter.
+# The Rust tests that run official clients start these interpreters.
 export BATON_TEST_PYTHON := $(VENV)/bin/python
+export BATON_TEST_PYTHON_OLD := $(VENV_OLD)/bin/python
 
 .PHONY: help demo test test-js test-vllm run check fmt clippy tidy bench setup tools clean
 
@@ -22,7 +23,7 @@ demo: tools ## Kill an engine in the middle of an answer and watch the answer go
 	$(CARGO) build --locked --release --bins --example demo
 	target/release/examples/demo
 
-test: setup ## All tests: units, properties, sockets, documentation, an official client.
+test: setup ## All tests: units, properties, sockets, documentation, official clients.
 	$(CARGO) test --locked --doc
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 	  echo "$(CARGO) nextest run"; $(CARGO) nextest run --locked; \
@@ -60,15 +61,17 @@ tidy: tools ## Only the rules of the house: layers, limits, names (tests/tidy.rs
 bench: tools ## Benchmarks; each asserts its result before it is timed.
 	$(CARGO) bench --locked
 
-setup: tools $(VENV)/ready ## Install what is missing: compilers, and the Python client for the tests.
+setup: tools $(VENV)/ready $(VENV_OLD)/ready ## Install what is missing: compilers, and the Python clients for the tests.
 
 tools:
 	@scripts/setup.sh
 
-$(VENV)/ready: $(PYTHON_NEEDS)
+$(VENV)/ready: tests/python/requirements.txt
+$(VENV_OLD)/ready: tests/python/requirements-old.txt
+$(VENV)/ready $(VENV_OLD)/ready:
 	@scripts/setup.sh python
-	python3 -m venv --clear $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(PYTHON_NEEDS)
+	python3 -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 clean: ## Remove everything that was built.

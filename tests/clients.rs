@@ -1,15 +1,22 @@
-//! An official client reads a continued stream and does not notice.
+//! Official clients read continued streams, and streams with heartbeats, and do not notice.
 
 mod support;
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 use support::{Rig, Setup, within};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio::sync::watch;
 
 /// The interpreter with the packages of `tests/python/requirements.txt`; `make test` makes it and names it.
 const PYTHON: &str = "BATON_TEST_PYTHON";
+
+/// The same for `requirements-old.txt`.
+const PYTHON_OLD: &str = "BATON_TEST_PYTHON_OLD";
 
 const MESSAGE: &str = "Who carries the baton?";
 
@@ -18,10 +25,16 @@ async fn read_with_openai(rig: &Rig) -> Value {
 }
 
 async fn read_from(base: &str) -> Value {
-    let python = std::env::var(PYTHON).unwrap_or_else(|_| panic!("{PYTHON} is not set; run the tests by `make test`"));
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/read_stream.py");
+    read(PYTHON, "read_stream.py", &[base, MESSAGE]).await
+}
+
+/// What a script says that it has read.
+async fn read(python: &str, script: &str, args: &[&str]) -> Value {
+    let python = std::env::var(python).unwrap_or_else(|_| panic!("{python} is not set; run the tests by `make test`"));
+    let script = format!("{}/tests/python/{script}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(python)
-        .args([script, base, MESSAGE])
+        .arg(script)
+        .args(args)
         .env("NO_PROXY", "127.0.0.1")
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -92,4 +105,108 @@ async fn the_openai_package_is_told_of_an_incomplete_answer() {
     let seen = read_with_openai(&rig).await;
     assert_eq!(seen["error"]["code"], "stream_incomplete");
     assert_eq!(seen["finish"], Value::Null);
+}
+
+/// A way to Baton on which heartbeats are counted; it serves one connection.
+struct Tap {
+    base: String,
+    heartbeats: watch::Receiver<usize>,
+}
+
+impl Tap {
+    async fn before(baton: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let base = format!("http://{}/v1", listener.local_addr().expect("it is bound"));
+        let (count, heartbeats) = watch::channel(0);
+        tokio::spawn(async move {
+            let (client, _) = listener.accept().await.expect("a client comes");
+            carry(client, TcpStream::connect(baton).await.expect("Baton listens"), count).await;
+        });
+        Tap { base, heartbeats }
+    }
+
+    async fn until(&mut self, heartbeats: usize) {
+        within(self.heartbeats.wait_for(|count| *count >= heartbeats)).await.expect("the connection is open");
+    }
+}
+
+/// Carries bytes both ways until either side ends. Each heartbeat is a write, and so a chunk, of its own.
+async fn carry(mut client: TcpStream, mut baton: TcpStream, count: watch::Sender<usize>) {
+    let (mut up, mut down, mut all) = (vec![0; 16 << 10], vec![0; 16 << 10], Vec::new());
+    loop {
+        tokio::select! {
+            read = client.read(&mut up) => match read {
+                Ok(len @ 1..) if baton.write_all(&up[..len]).await.is_ok() => {}
+                _ => return,
+            },
+            read = baton.read(&mut down) => match read {
+                Ok(len @ 1..) if client.write_all(&down[..len]).await.is_ok() => {
+                    all.extend_from_slice(&down[..len]);
+                    count.send_replace(all.windows(8).filter(|bytes| bytes.starts_with(b": ping\n")).count());
+                }
+                _ => return,
+            },
+        }
+    }
+}
+
+/// Events before which the engine is silent until some heartbeats have come: before any event, in the thinking, in the answer.
+const SILENT_AT: [u64; 3] = [0, 3, 12];
+
+/// Heartbeats in each of these silences.
+const HEARTBEATS: usize = 3;
+
+/// A client reads an answer with heartbeats in it as the same answer without; its events with ids and without.
+async fn check_heartbeats(python: &str, script: &str) {
+    let uncut = Setup::new("").start().await;
+    let engine = format!("{}/v1", uncut.engines[0].url());
+    for numbered in [None, Some("numbered")] {
+        let read = async |base: &str| {
+            let args: Vec<&str> = [base, MESSAGE].into_iter().chain(numbered).collect();
+            read(python, script, &args).await
+        };
+        // All that the package tells, but for the id itself.
+        let plain = |mut seen: Value| {
+            if let Some(ids) = seen.get_mut("ids") {
+                *ids = ids.as_array().map_or(0, Vec::len).into();
+            }
+            seen
+        };
+        let wanted = plain(read(&engine).await);
+        let text = uncut.uncut(&request());
+        assert_eq!((&wanted["content"], &wanted["finish"]), (&text.content_text().into(), &text.finish.into()));
+        assert!(wanted["usage"].is_object(), "{wanted}");
+
+        let mut setup = Setup::new(&SILENT_AT.map(|place| format!("leg1 stall@{place}")).join(","));
+        setup.engines.truncate(1);
+        let rig = setup.route("heartbeat: 100ms").start().await;
+        let mut tap = Tap::before(rig.address).await;
+        let base = tap.base.clone();
+        let (seen, ()) = tokio::join!(read(&base), async {
+            for (number, place) in SILENT_AT.into_iter().enumerate() {
+                // Past the silence before, the engine takes the word for this one.
+                if let Some(event) = place.checked_sub(1) {
+                    within(rig.engines[0].wait_event(0, event)).await;
+                }
+                tap.until((number + 1) * HEARTBEATS).await;
+                rig.engines[0].release(0);
+            }
+        });
+        assert_eq!(plain(seen), wanted, "{script} of {python}, {numbered:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openai_package_does_not_notice_heartbeats() {
+    check_heartbeats(PYTHON, "read_stream.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_openai_package_does_not_notice_heartbeats() {
+    check_heartbeats(PYTHON_OLD, "read_stream.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn langchain_does_not_notice_heartbeats() {
+    check_heartbeats(PYTHON, "read_with_langchain.py").await;
 }

@@ -1,6 +1,8 @@
 """Reads one streamed answer with the official openai package and prints what arrived as JSON.
 
-Usage: read_stream.py BASE_URL MESSAGE
+Usage: read_stream.py BASE_URL MESSAGE [numbered]
+
+`numbered` asks for a stream that can be come back to, whose events have ids.
 """
 
 import json
@@ -8,7 +10,7 @@ import sys
 
 import openai
 
-base_url, message = sys.argv[1:3]
+base_url, message, *numbered = sys.argv[1:]
 client = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0, timeout=20)
 seen = {"content": "", "reasoning": "", "finish": None, "ids": [], "roles": 0, "chunks": 0, "usage": None, "error": None}
 try:
@@ -18,6 +20,7 @@ try:
         stream=True,
         stream_options={"include_usage": True, "continuous_usage_stats": True},
         seed=11,
+        extra_headers={"Baton-Resume": "on"} if numbered else {},
     )
     for chunk in stream:
         seen["chunks"] += 1
