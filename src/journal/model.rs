@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use proptest::prelude::*;
 
 use super::suite::{Count, Got, ROOMY, frame};
-use super::{AppendError, Keep, Limits, MemoryStore, Pulled, ReadError, Reader, Writer};
+use super::{AppendError, Keep, Limits, MemoryStore, Pulled, ReadError, Reader, Span, Writer};
 use crate::proto::record::{FrameId, MirroredEnd, Record, Seal, Seq};
 
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ enum Step {
     TakeOver,
     LoseWriter,
     TrimTo(prop::sample::Index),
+    Release(prop::sample::Index, usize),
     Attach(prop::sample::Index),
     Leave(prop::sample::Index),
     Poll(prop::sample::Index),
@@ -36,6 +37,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => Just(Step::TakeOver),
         1 => Just(Step::LoseWriter),
         2 => any::<prop::sample::Index>().prop_map(Step::TrimTo),
+        2 => (any::<prop::sample::Index>(), 0usize..20_000).prop_map(|(seq, window)| Step::Release(seq, window)),
         4 => any::<prop::sample::Index>().prop_map(Step::Attach),
         2 => any::<prop::sample::Index>().prop_map(Step::Leave),
         40 => any::<prop::sample::Index>().prop_map(Step::Poll),
@@ -62,7 +64,7 @@ struct Model {
     frames: usize,
     /// Everything that was ever written.
     entries: Vec<Got>,
-    /// The highest seq that the writer trimmed to.
+    /// The highest seq that was trimmed to or released.
     trimmed: Seq,
     sealed: bool,
     epoch: u64,
@@ -107,6 +109,7 @@ impl Model {
             Step::TakeOver => self.take_over(),
             Step::LoseWriter => self.writer = None,
             Step::TrimTo(seq) => self.trim(seq.index(self.entries.len() + 1) as Seq),
+            Step::Release(seq, window) => self.release(seq.index(self.entries.len() + 1) as Seq, window),
             Step::Attach(from) => self.attach(from.index(self.entries.len() + 3) as Seq),
             Step::Leave(who) if !self.readers.is_empty() => {
                 self.readers.swap_remove(who.index(self.readers.len()));
@@ -116,6 +119,7 @@ impl Model {
             Step::Leave(_) | Step::Poll(_) | Step::Pull(..) => {}
         }
         self.check_wakes();
+        self.check_span();
         // One log only: its own limit, and the one segment or event that is always left.
         assert!(self.store.bytes() <= self.limits.max_stream.max(20 << 10) + 6000, "{}", self.store.bytes());
     }
@@ -192,6 +196,24 @@ impl Model {
         }
     }
 
+    fn release(&mut self, seq: Seq, window: usize) {
+        let (before, is_over) = (self.handle.span(), self.store.bytes() > window);
+        self.handle.release(seq, window);
+        if is_over {
+            self.trimmed = self.trimmed.max(seq);
+        } else {
+            assert_eq!(self.handle.span(), before);
+        }
+    }
+
+    /// What is said of the log to who asks, and that records go by a limit or a word only.
+    fn check_span(&self) {
+        let Span { low, next, sealed } = self.handle.span();
+        assert_eq!((next, sealed), (self.next(), self.sealed));
+        let limited = self.limits != ROOMY || self.keep == Keep::Unread;
+        assert!(low <= next && (limited || low <= self.trimmed), "{low} {next}");
+    }
+
     fn attach(&mut self, from: Seq) {
         let reader = self.handle.reader(from);
         self.readers.push(Watched { reader, position: from, count: Arc::default(), waits: None });
@@ -221,6 +243,7 @@ impl Model {
 
     fn pull(&mut self, who: usize, max: usize) {
         let (next, lost) = (self.next(), self.writer.is_none() && !self.sealed);
+        let held_from = self.handle.span().low;
         let watched = &mut self.readers[who];
         let from = watched.position;
         let mut got = Vec::new();
@@ -231,6 +254,7 @@ impl Model {
         if !got.is_empty() {
             assert_eq!(got, self.entries[from as usize..upto as usize]);
         }
+        assert_eq!(matches!(pulled, Err(ReadError::Trimmed { .. })), from < held_from);
         match pulled {
             Ok(Pulled::More) => assert!(!got.is_empty() && (upto < next || (lost && upto == next))),
             Ok(Pulled::Empty) => assert!(upto == next && !self.sealed && !lost),
@@ -239,11 +263,7 @@ impl Model {
             Err(ReadError::Ahead { next: said }) => {
                 assert!(got.is_empty() && said == next && from > next + Seq::from(self.sealed));
             }
-            Err(ReadError::Trimmed { low }) => {
-                assert!(got.is_empty() && from < low && low <= next);
-                let limited = self.limits != ROOMY || self.keep == Keep::Unread;
-                assert!(limited || low <= self.trimmed, "nothing but a trim lets go of records here");
-            }
+            Err(ReadError::Trimmed { low }) => assert!(got.is_empty() && from < low && low == held_from),
             Err(ReadError::Corrupt(error)) => panic!("{error}"),
         }
     }

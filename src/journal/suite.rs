@@ -1,7 +1,7 @@
 //! The conformance suite: one test per invariant of the specification, for any store.
 //!
 //! A store is run through it by implementing [`Store`], [`WriteEnd`] and [`ReadEnd`] for it and naming a way to open one in
-//! [`every_store_keeps`]. That each store is named there is J11.
+//! [`every_store_keeps`], whose list of tests is the same for all.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -24,6 +24,7 @@ pub(super) trait WriteEnd {
     fn append(&mut self, record: Record<'_>) -> Result<Seq, AppendError>;
     fn seal(&mut self, seal: Seal) -> Result<Seq, AppendError>;
     fn trim_to(&mut self, seq: Seq);
+    fn release(&self, seq: Seq, window: usize);
     fn reader(&self, from: Seq) -> Box<dyn ReadEnd>;
     fn take_over(&self) -> Result<Box<dyn WriteEnd>, AppendError>;
     /// A way to new readers that outlives the writer.
@@ -65,6 +66,9 @@ impl WriteEnd for Writer {
     fn trim_to(&mut self, seq: Seq) {
         Writer::trim_to(self, seq);
     }
+    fn release(&self, seq: Seq, window: usize) {
+        self.handle().release(seq, window);
+    }
     fn reader(&self, from: Seq) -> Box<dyn ReadEnd> {
         Box::new(Writer::reader(self, from))
     }
@@ -93,7 +97,7 @@ type Open = fn(Limits) -> Box<dyn Store>;
 
 /// Runs the suite against each store.
 macro_rules! every_store_keeps {
-    ($($store:ident: $open:expr, $tests:tt;)*) => { $(
+    ([$($store:ident: $open:expr;)*] $tests:tt) => { $(
         mod $store {
             every_store_keeps!(@tests $open, $tests);
         }
@@ -107,7 +111,10 @@ macro_rules! every_store_keeps {
 }
 
 every_store_keeps! {
-    memory: |limits| Box::new(crate::journal::MemoryStore::new(limits)), [
+    [
+        memory: |limits| Box::new(crate::journal::MemoryStore::new(limits));
+    ]
+    [
         j1_seqs_start_at_0_rise_by_one_and_are_never_used_again
         j2_a_writer_of_an_earlier_epoch_is_fenced_and_changes_nothing
         j3_there_is_exactly_one_seal_and_it_is_last
@@ -126,7 +133,20 @@ every_store_keeps! {
         a_pull_hands_out_about_as_much_as_it_was_asked_for
         a_position_that_the_log_never_had_is_an_error_and_no_wait
         a_record_of_an_unknown_frame_changes_nothing
-    ];
+        a_release_keeps_the_window_and_touches_no_reader_above_it
+    ]
+}
+
+#[test]
+fn j11_every_store_passes_the_same_suite() {
+    let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric()).collect::<Vec<_>>();
+    let public = include_str!("mod.rs").lines().filter(|line| line.starts_with("pub use "));
+    let stores: Vec<_> = public.flat_map(words).filter(|word| word.ends_with("Store")).collect();
+    assert!(stores.contains(&"MemoryStore"), "{stores:?}");
+    for store in stores {
+        let opened = format!("Box::new(crate::journal::{store}::");
+        assert!(include_str!("suite.rs").contains(&opened), "{store} is not in `every_store_keeps`");
+    }
 }
 
 pub(super) const ROOMY: Limits = Limits { max_stream: 1 << 24, max_total: 1 << 26, max_streams: 100 };
@@ -576,4 +596,37 @@ fn a_record_of_an_unknown_frame_changes_nothing(open: Open) {
     assert_eq!(writer.append(record), Err(AppendError::UnknownFrame(0)));
     writer.define(frame("content")).unwrap();
     assert_eq!(writer.append(record), Ok(0));
+}
+
+fn a_release_keeps_the_window_and_touches_no_reader_above_it(open: Open) {
+    let store = open(ROOMY);
+    let mut writer = store.create(Keep::All).unwrap();
+    let [mut fast, mut slow, mut first] = [(); 3].map(|()| writer.reader(0));
+    fill(&mut *writer, 1000);
+    assert_eq!(pull_all(&mut *fast).0.len(), 1000);
+    assert_eq!(slow.pull(0, &mut |_, _| ()), Ok(Pulled::More));
+    let all = store.bytes();
+    writer.release(900, all);
+    assert_eq!(seqs(&pull_all(&mut *first).0), (0..1000).collect::<Vec<_>>(), "the window holds it all");
+    writer.release(900, all - 1);
+    assert!(store.bytes() < all / 3, "{} of {all}", store.bytes());
+    let (got, Err(ReadError::Trimmed { low })) = pull_all(&mut *slow) else { panic!("the slow reader was not told") };
+    assert!(got.is_empty() && (1..=900).contains(&low), "{low}");
+    assert_eq!(pull_all(&mut *writer.reader(low - 1)).1, Err(ReadError::Trimmed { low }));
+    writer.release(low, 0);
+    writer.append(whole("next")).unwrap();
+    assert_eq!(seqs(&pull_all(&mut *writer.reader(low)).0), (low..=1000).collect::<Vec<_>>(), "nothing else is gone");
+    for reader in [&mut fast, &mut first] {
+        assert_eq!(seqs(&pull_all(&mut **reader).0), [1000]);
+    }
+    writer.seal(Seal::Finished).unwrap();
+    writer.release(Seq::MAX, 0);
+    assert_eq!(pull_all(&mut *writer.reader(1000)).1, Err(ReadError::Trimmed { low: 1001 }));
+    for reader in [&mut fast, &mut writer.reader(1001)] {
+        assert_eq!(
+            pull_all(&mut **reader),
+            (vec![Got::Seal(1001, Seal::Finished)], Ok(Pulled::Sealed)),
+            "the end stays"
+        );
+    }
 }
