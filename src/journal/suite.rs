@@ -487,8 +487,11 @@ fn j9_a_reader_that_leaves_changes_nothing_for_the_writer(open: Open) {
     drop(leaving);
     fill(&mut *writer, 100);
     assert_eq!(count.woken(), 0);
+    let mut other = writer.reader(0);
+    let (got, pulled) = pull_all(&mut *other);
+    assert_eq!((seqs(&got), pulled), ((0..100).collect(), Ok(Pulled::Empty)), "it goes on, and is not over for others");
     writer.seal(Seal::Finished).unwrap();
-    assert_eq!(seqs(&pull_all(&mut *writer.reader(0)).0), (0..=100).collect::<Vec<_>>());
+    assert_eq!(pull_all(&mut *other), (vec![Got::Seal(100, Seal::Finished)], Ok(Pulled::Sealed)));
 }
 
 fn j10_what_is_read_again_from_any_seq_is_what_was_read_live(open: Open) {
