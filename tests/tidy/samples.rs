@@ -23,15 +23,18 @@ let a = "fn \" x"; // fn b
 /* fn /* nested */ c */ let d = 'f'; let e = '\''; let f: &'static str = r#"fn "raw""#;
 let g = b"fn"; let h = '"'; let i = "two
 lines"; let caf = "x";
+let j = b'"'; let k = b'\''; let l = "fn";
 "###;
     let source = file("src/x.rs", text);
     assert!(find_word(&source.code, "fn").is_none(), "{}", source.code);
     assert_eq!(source.code.lines().count(), text.lines().count());
-    for kept in ["let a", "let d", "let e", "let f: &'static str", "let g", "let h", "let i", "let caf"] {
+    for kept in
+        ["let a", "let d", "let e", "let f: &'static str", "let g", "let h", "let i", "let caf", "let k", "let l"]
+    {
         assert!(source.code.contains(kept), "{kept} in {}", source.code);
     }
     let strings: Vec<(usize, &str)> = source.strings.iter().map(|(line, text)| (*line, text.as_str())).collect();
-    assert_eq!(strings, [(2, "fn \\\" x"), (3, "fn \"raw\""), (4, "fn"), (4, "two\nlines"), (5, "x")]);
+    assert_eq!(strings, [(2, "fn \\\" x"), (3, "fn \"raw\""), (4, "fn"), (4, "two\nlines"), (5, "x"), (6, "fn")]);
 }
 
 #[test]

@@ -154,9 +154,10 @@ fn string(rest: &str, after_word: bool) -> Option<(usize, std::ops::Range<usize>
     Some((end + close.len(), start..end))
 }
 
-/// The length of the character literal that `rest` begins with; a lifetime is none.
+/// The length of the character or byte literal that `rest` begins with; a lifetime is none.
 fn character(rest: &str, after_word: bool) -> Option<usize> {
-    let inner = rest.strip_prefix('\'')?;
+    let byte = rest.strip_prefix("b'").filter(|_| !after_word);
+    let inner = byte.or_else(|| rest.strip_prefix('\''))?;
     let mut chars = inner.chars();
     let length = match chars.next()? {
         '\\' => {
@@ -165,7 +166,8 @@ fn character(rest: &str, after_word: bool) -> Option<usize> {
         }
         c => c.len_utf8(),
     };
-    (!after_word && inner[length..].starts_with('\'')).then_some(length + 2)
+    let quotes = rest.len() - inner.len() + 1;
+    (!after_word && inner[length..].starts_with('\'')).then_some(length + quotes)
 }
 
 /// Blanks out every item under `#[cfg(test)]`.
