@@ -12,11 +12,12 @@ use super::certificate;
 use super::node::Node;
 use super::reader::{Item, Mistakes, Scalar, Table, quote};
 use super::settings::{
-    Balance, Continuation, Journal, MIN_STREAM, Mode, OnIncomplete, Resume, ResumeMode, Retry, Route, Server, Settings,
-    Store, Threads, Timeouts, Tokens, Upstream,
+    Balance, Continuation, Cors, Journal, MIN_STREAM, Mode, OnIncomplete, Resume, ResumeMode, Retry, Route, Server,
+    Settings, Store, Threads, Timeouts, Tokens, Upstream,
 };
 use super::units::{
-    GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, show_duration, show_size, size,
+    GIB, Glob, KIB, MIB, Wrong, address, duration, endpoint, list, name, nearest, origin, show_duration, show_size,
+    size,
 };
 use crate::proto::certificate::Certificate;
 use crate::proto::resume::{self, Engine, Family, PlanKind, PlanSet};
@@ -83,6 +84,7 @@ fn server(mut table: Table<'_>, mistakes: &mut Mistakes) -> Server {
         max_request_body: table.or("max_request_body", default.max_request_body, sized(KIB, GIB), mistakes),
         drain: table.or("drain", default.drain, lasting(Duration::from_millis(100), HOUR), mistakes),
         max_memory: table.or("max_memory", default.max_memory, or_off(sized(32 * MIB, 1024 * GIB)), mistakes),
+        cors: cors(table.table("cors", mistakes), mistakes),
         listen,
     };
     if server.listen.contains(&server.admin) {
@@ -106,6 +108,27 @@ fn listeners(items: &[Item<'_>], mistakes: &mut Mistakes) -> Vec<SocketAddr> {
         }
     }
     listen
+}
+
+fn cors(mut table: Table<'_>, mistakes: &mut Mistakes) -> Cors {
+    let items = table.find("origins").map(|item| item.one_or_list(mistakes)).unwrap_or_default();
+    table.close(mistakes);
+    let mut origins = Vec::with_capacity(items.len());
+    for item in &items {
+        match item.read(|v| origin(v.text()?), mistakes) {
+            Some(found) if origins.contains(&found) => item.mistake("is listed twice".to_owned(), mistakes),
+            Some(found) if found == "*" && items.len() > 1 => {
+                item.mistake("is every origin; write it alone, or leave it out".to_owned(), mistakes);
+            }
+            Some(found) => origins.push(found),
+            None => {}
+        }
+    }
+    match origins.first() {
+        None => Cors::Off,
+        Some(first) if first == "*" => Cors::Any,
+        Some(_) => Cors::Only(origins),
+    }
 }
 
 fn threads(value: Scalar<'_>) -> Result<Threads, Wrong> {

@@ -49,6 +49,8 @@ pub struct Server {
     pub drain: Duration,
     /// Bytes of memory that the process may take; `None`: there is no bound.
     pub max_memory: Option<usize>,
+    /// Whose pages may read answers.
+    pub cors: Cors,
 }
 
 impl Default for Server {
@@ -61,8 +63,21 @@ impl Default for Server {
             max_request_body: 32 * MIB,
             drain: Duration::from_secs(300),
             max_memory: None,
+            cors: Cors::default(),
         }
     }
+}
+
+/// The origins whose pages may send requests from a browser and read the answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cors {
+    /// Nothing is said of origins: browsers keep the pages of all others out.
+    #[default]
+    Off,
+    /// Every origin.
+    Any,
+    /// These, as a browser writes them; never empty.
+    Only(Vec<String>),
 }
 
 /// How many worker threads to run.

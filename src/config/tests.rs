@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::settings::{
-    Balance, Continuation, Endpoint, Journal, Mode, OnIncomplete, Resume, ResumeMode, Route, Scheme, Server, Threads,
+    Balance, Continuation, Cors, Endpoint, Journal, Mode, OnIncomplete, Resume, ResumeMode, Route, Scheme, Server,
+    Threads,
 };
 use super::units::{Glob, MIB};
 use super::{Outside, Settings, load, load_from};
@@ -72,7 +73,7 @@ fn the_reference_file_states_the_built_in_defaults() {
 #[test]
 fn the_reference_file_has_every_key() {
     let text = "\
-server: {listen: [{zzzzzzzz: 1}], zzzzzzzz: 1}
+server: {listen: [{zzzzzzzz: 1}], cors: {zzzzzzzz: 1}, zzzzzzzz: 1}
 upstreams: [{zzzzzzzz: 1}]
 routes: [{match: {zzzzzzzz: 1}, continuation: {tokens: {zzzzzzzz: 1}, zzzzzzzz: 1}, timeouts: {zzzzzzzz: 1}, zzzzzzzz: 1}]
 journal: {zzzzzzzz: 1}
@@ -194,6 +195,16 @@ fn every_key_reaches_its_setting() {
     assert_eq!((max_stream, max_total, max_streams), (MIB, 2048 * MIB, 7));
     assert_eq!((max_tenant, max_tenant_streams), (3 * MIB, 5));
     assert_eq!(settings.server.max_memory, Some(64 * MIB));
+}
+
+#[test]
+fn the_origins_of_pages_are_none_some_or_all() {
+    let of = |origins: &str| read(&format!("server: {{cors: {{origins: {origins}}}}}\n{LEAST}")).server.cors;
+    assert_eq!(of("[]"), Cors::Off);
+    assert_eq!((of("\"*\""), of("[\"*\"]")), (Cors::Any, Cors::Any));
+    let one = "https://app.example".to_owned();
+    assert_eq!(of("https://app.example"), Cors::Only(vec![one.clone()]));
+    assert_eq!(of("[https://app.example, \"http://[::1]:1\"]"), Cors::Only(vec![one, "http://[::1]:1".to_owned()]));
 }
 
 #[test]

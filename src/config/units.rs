@@ -62,6 +62,12 @@ pub enum Wrong {
     /// Not the address of an engine.
     #[error("is not an endpoint: {0}; write http://host:port")]
     Endpoint(NotAnEndpoint),
+    /// Not the origin of a page, as a browser writes it.
+    #[error(
+        "is not an origin; write it as browsers do, https://app.example or http://localhost:3000: lower case, no path, no \
+         port that is the scheme's own"
+    )]
+    Origin,
     /// A name with characters that would break a log line or a metric.
     #[error("is not a name; use letters, digits, and any of - _ . / : up to 128 characters")]
     Name,
@@ -191,6 +197,26 @@ fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
         |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
     let named = host.len() <= 253 && host.split('.').all(label);
     (named || host.parse::<IpAddr>().is_ok()).then_some((host, port))
+}
+
+/// Reads the origin of a page, or `*`. What it is compared with is written by browsers, so that only their form can ever match.
+///
+/// # Errors
+/// [`Wrong::Origin`].
+pub fn origin(text: &str) -> Result<String, Wrong> {
+    if text == "*" {
+        return Ok(text.to_owned());
+    }
+    let (scheme, rest) = text.split_once("://").ok_or(Wrong::Origin)?;
+    let (_, port) = split_port(rest).ok_or(Wrong::Origin)?;
+    // Apps in a browser's clothes have schemes of their own.
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.');
+    let fits = !scheme.is_empty()
+        && scheme.bytes().all(plain)
+        && !text.bytes().any(|b| b.is_ascii_uppercase())
+        && port.is_none_or(|port| port.parse().is_ok_and(|number: u16| number != 0 && number.to_string() == port))
+        && !matches!((scheme, port), ("http", Some("80")) | ("https", Some("443")));
+    if fits { Ok(text.to_owned()) } else { Err(Wrong::Origin) }
 }
 
 /// Reads the name of an upstream or a family: it becomes a metric label and a word in a log line.
@@ -391,6 +417,41 @@ mod tests {
             ("http://a:65536", NotAnEndpoint::Port),
         ] {
             assert_eq!(endpoint(text), Err(Wrong::Endpoint(why)), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_what_a_browser_would_send() {
+        for text in [
+            "*",
+            "https://app.example",
+            "http://localhost:3000",
+            "http://[::1]:8080",
+            "https://a:80",
+            "capacitor://localhost",
+            "chrome-extension://abcdef",
+        ] {
+            assert_eq!(origin(text).as_deref(), Ok(text));
+        }
+        for text in [
+            "",
+            "null",
+            "app.example",
+            "https://",
+            "https://app.example/",
+            "https://app.example/chat",
+            "https://App.example",
+            "HTTPS://app.example",
+            "https://app.example:443",
+            "http://a:80",
+            "http://a:080",
+            "http://a:0",
+            "http://a:",
+            "http://me@a",
+            "https://*.example",
+            "://a",
+        ] {
+            assert_eq!(origin(text), Err(Wrong::Origin), "{text}");
         }
     }
 

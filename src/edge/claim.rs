@@ -118,7 +118,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let head = headers::for_legs(session.req_header());
     let body = match read_body(session, gateway.settings().server.max_request_body).await? {
         Ok(body) => body,
-        Err(fault) => return refuse(session, &fault).await,
+        Err(fault) => return refuse(gateway, session, &fault).await,
     };
     let parsed = match api {
         Api::Chat => ChatRequest::parse(&body),
@@ -132,7 +132,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
         }
     };
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
-        return refuse(session, &Fault::NoRoute { model }).await;
+        return refuse(gateway, session, &Fault::NoRoute { model }).await;
     };
     let mut resumable = match resumable(gateway, session, route, &body).await? {
         Ok(resumable) => resumable,
@@ -144,12 +144,12 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
         Room::Tight => {}
         Room::None => {
             gateway.metrics().turned_away();
-            return refuse(session, &Fault::Overloaded).await;
+            return refuse(gateway, session, &Fault::Overloaded).await;
         }
     }
     let Ok(writer) = journal(gateway, &mut resumable) else {
         gateway.metrics().turned_away();
-        return refuse(session, &Fault::Overloaded).await;
+        return refuse(gateway, session, &Fault::Overloaded).await;
     };
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
@@ -174,7 +174,7 @@ async fn answer(
         Waited::Opened(Err(error)) => {
             warn!("a request got no answer: {error}");
             let upstream = gateway.cluster(chat.route.upstream).name();
-            return refuse(session, &Fault::of_leg(&error, upstream)).await;
+            return refuse(gateway, session, &Fault::of_leg(&error, upstream)).await;
         }
         Waited::Late => return carry(gateway, session, chat, First::Opening(opening), writer).await,
         Waited::Left => {
@@ -190,7 +190,7 @@ async fn answer(
         return carry(gateway, session, chat, First::Open(opened), writer).await;
     }
     drop(writer);
-    opaque::pass(session, *opened.leg, chat.client).await.map(|()| Served::Whole)
+    opaque::pass(gateway.cors(), session, *opened.leg, chat.client).await.map(|()| Served::Whole)
 }
 
 /// A journal for the answer. One whose client's tenant has no room left for another that is kept is not kept.
@@ -262,8 +262,8 @@ pub(super) fn may_regenerate(head: &RequestHeader) -> bool {
     headers::says(head, BATON_RESUME, REGENERATE)
 }
 
-async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Served> {
-    reply::fault(session, fault).await.map(|()| Served::Whole)
+async fn refuse(gateway: &Gateway, session: &mut ServerSession, fault: &Fault) -> Result<Served> {
+    reply::fault(gateway.cors(), session, fault).await.map(|()| Served::Whole)
 }
 
 /// Reads the body whole, up to `limit` bytes.
@@ -301,7 +301,7 @@ async fn carry(
         First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept)?,
         First::Opening(_) => stream_header(&event_stream()?, client, &id, kept)?,
     };
-    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
+    reply::header(gateway.cors(), session, header).await.map_err(|error| error.into_down())?;
     match stream::serve(session, start(gateway, chat, id, first, writer, keeping)).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
         Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),

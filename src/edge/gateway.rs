@@ -18,9 +18,9 @@ use super::error::Fault;
 use super::live::{Live, LiveGuard};
 use super::opaque::{Ended, Follower};
 use super::route::{self, Kind};
-use super::{headers, reply, resume};
+use super::{cors, headers, reply, resume};
 use crate::config::Settings;
-use crate::config::settings::Route;
+use crate::config::settings::{Cors, Route};
 use crate::journal::MemoryStore;
 use crate::stream::{Load, Registry, StreamIds};
 use crate::telemetry::metrics::Metrics;
@@ -55,7 +55,8 @@ pub struct Gateway {
 /// What is known of one request.
 pub struct Context {
     _live: LiveGuard,
-    /// Whether the request counts as passed on: not a stream, which reports for itself, and not Baton's own health.
+    /// Whether the request counts as passed on: not a stream, which reports for itself, and not what is
+    /// Baton's own: its health, and preflights.
     passed: bool,
     /// The rest is for requests that go through Pingora's own loop.
     route: Option<usize>,
@@ -77,6 +78,10 @@ impl Gateway {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.parts.settings
+    }
+
+    pub(super) fn cors(&self) -> &Cors {
+        &self.parts.settings.server.cors
     }
 
     pub(super) fn connector(&self) -> &Arc<Connector> {
@@ -127,7 +132,7 @@ impl Gateway {
         if context.route.is_some() {
             return Ok(false);
         }
-        reply::fault(session.as_downstream_mut(), &Fault::NoRoute { model: None }).await?;
+        reply::fault(self.cors(), session.as_downstream_mut(), &Fault::NoRoute { model: None }).await?;
         Ok(true)
     }
 
@@ -161,13 +166,18 @@ impl ProxyHttp for Gateway {
         // end takes any byte for an error.
         session.set_pipelining_enabled(true);
         match route::kind(session.req_header(), self.settings()) {
+            Kind::Preflight => {
+                context.passed = false;
+                cors::preflight(self.cors(), session.as_downstream_mut()).await?;
+                Ok(true)
+            }
             Kind::Health => {
                 context.passed = false;
-                reply::health(session.as_downstream_mut()).await?;
+                reply::health(self.cors(), session.as_downstream_mut()).await?;
                 Ok(true)
             }
             Kind::TooLarge => {
-                reply::fault(session.as_downstream_mut(), &self.too_large()).await?;
+                reply::fault(self.cors(), session.as_downstream_mut(), &self.too_large()).await?;
                 Ok(true)
             }
             Kind::Claimed(api) => {
@@ -250,7 +260,7 @@ impl ProxyHttp for Gateway {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         response: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
@@ -258,6 +268,7 @@ impl ProxyHttp for Gateway {
             return Ok(());
         }
         headers::strip_response(response);
+        cors::dress(self.cors(), session.req_header(), response)?;
         if let Some(route) = self.route(context) {
             let upstream = self.cluster(route.upstream).name();
             context.follower = Follower::of(response, route.max_event, upstream, self.metrics());
@@ -288,7 +299,7 @@ impl ProxyHttp for Gateway {
         }
         let answerable = session.response_written().is_none_or(|header| header.status.is_informational());
         if let Some(fault) = fault.as_ref().filter(|_| answerable)
-            && let Err(error) = reply::fault(session.as_downstream_mut(), fault).await
+            && let Err(error) = reply::fault(self.cors(), session.as_downstream_mut(), fault).await
         {
             debug!("the client did not take its answer: {error}");
         }

@@ -1,7 +1,7 @@
 //! The edge: what clients and operators talk to. The only code that knows [`ProxyHttp`](pingora::proxy::ProxyHttp).
 //!
 //! ```text
-//!  request ─► Gateway::request_filter ─┬─ GET /health ──────────────► answered here
+//!  request ─► Gateway::request_filter ─┬─ GET /health, preflights ───► answered here
 //!                                      ├─ body over the limit ──────► 413
 //!                                      ├─ POST …/v1/chat/completions
 //!                                      │    └─ claim ─► first ─┬─ 200 text/event-stream, or nothing yet
@@ -20,6 +20,7 @@
 
 pub mod admin;
 mod claim;
+mod cors;
 pub mod error;
 mod first;
 pub mod gateway;

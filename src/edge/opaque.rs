@@ -10,7 +10,8 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
 
-use super::headers;
+use super::{headers, reply};
+use crate::config::settings::Cors;
 use crate::proto::relay::{Cause, Completeness, LegTracker};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Cut, Leg, is_event_stream};
@@ -79,8 +80,8 @@ enum Woken {
 /// # Errors
 /// The client went away, which closes the leg; or the engine broke off, and then the client's connection is to be broken
 /// off, too: its response has had no orderly end.
-pub(super) async fn pass(session: &mut ServerSession, mut leg: Leg, client: Version) -> Result<()> {
-    let ended = match body(session, &mut leg, client).await {
+pub(super) async fn pass(cors: &Cors, session: &mut ServerSession, mut leg: Leg, client: Version) -> Result<()> {
+    let ended = match body(cors, session, &mut leg, client).await {
         Ok(ended) => ended,
         Err(error) => {
             debug!("the client did not take its answer: {error}");
@@ -103,9 +104,9 @@ pub(super) async fn pass(session: &mut ServerSession, mut leg: Leg, client: Vers
 
 /// # Errors
 /// The client does not take what it is sent.
-async fn body(session: &mut ServerSession, leg: &mut Leg, client: Version) -> Result<Ended> {
+async fn body(cors: &Cors, session: &mut ServerSession, leg: &mut Leg, client: Version) -> Result<Ended> {
     let header = headers::for_client(leg.response(), client);
-    session.write_response_header(Box::new(header)).await?;
+    reply::header(cors, session, header).await?;
     loop {
         let woken = tokio::select! {
             biased;

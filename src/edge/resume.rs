@@ -48,16 +48,22 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, call: 
     };
     let kept = match found {
         Found::Kept(kept) => kept,
-        Found::Expired => return reply::fault(session, &Fault::StreamExpired).await,
-        Found::Unknown => return reply::fault(session, &Fault::NoStream).await,
+        Found::Expired => return reply::fault(gateway.cors(), session, &Fault::StreamExpired).await,
+        Found::Unknown => return reply::fault(gateway.cors(), session, &Fault::NoStream).await,
     };
     match call {
         Call::Read => read(gateway, session, &kept).await,
-        Call::Status => reply::json(session, 200, status(&kept).await).await,
-        Call::Ack => acknowledge(session, &kept).await,
+        Call::Status => reply::json(gateway.cors(), session, 200, status(&kept).await).await,
+        Call::Ack => acknowledge(gateway, session, &kept).await,
         Call::Cancel | Call::Unknown => {
             kept.cancel();
-            reply::json(session, 202, json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string()).await
+            reply::json(
+                gateway.cors(),
+                session,
+                202,
+                json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string(),
+            )
+            .await
         }
     }
 }
@@ -85,9 +91,9 @@ pub(super) async fn posted(gateway: &Gateway, session: &mut ServerSession, asked
         return match found {
             Found::Kept(kept) => again(gateway, session, &kept, asked).await,
             Found::Expired if claim::may_regenerate(head) => Ok(Posted::New(None)),
-            Found::Expired => refuse(session, &Fault::StreamExpired).await,
+            Found::Expired => refuse(gateway, session, &Fault::StreamExpired).await,
             // A client that wants to go on must not get another answer for it.
-            Found::Unknown => refuse(session, &Fault::NoStream).await,
+            Found::Unknown => refuse(gateway, session, &Fault::NoStream).await,
         };
     }
     let Some(key) = head.headers.get(IDEMPOTENCY_KEY) else { return Ok(Posted::New(None)) };
@@ -108,16 +114,16 @@ fn has_key(head: &RequestHeader) -> bool {
 
 async fn again(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>, asked: Digest) -> Result<Posted> {
     if *kept.asked() != asked {
-        return refuse(session, &Fault::OtherRequest).await;
+        return refuse(gateway, session, &Fault::OtherRequest).await;
     }
     read(gateway, session, kept).await.map(|()| Posted::Again)
 }
 
-async fn refuse(session: &mut ServerSession, fault: &Fault) -> Result<Posted> {
-    reply::fault(session, fault).await.map(|()| Posted::Refused)
+async fn refuse(gateway: &Gateway, session: &mut ServerSession, fault: &Fault) -> Result<Posted> {
+    reply::fault(gateway.cors(), session, fault).await.map(|()| Posted::Refused)
 }
 
-async fn acknowledge(session: &mut ServerSession, kept: &Kept) -> Result<()> {
+async fn acknowledge(gateway: &Gateway, session: &mut ServerSession, kept: &Kept) -> Result<()> {
     #[derive(Deserialize)]
     struct Ack {
         seq: Seq,
@@ -126,10 +132,10 @@ async fn acknowledge(session: &mut ServerSession, kept: &Kept) -> Result<()> {
     match body.map(|body| serde_json::from_slice::<Ack>(&body)) {
         Ok(Ok(Ack { seq })) => {
             kept.acknowledge(seq);
-            reply::nothing(session).await
+            reply::nothing(gateway.cors(), session).await
         }
-        Ok(Err(_)) => reply::fault(session, &Fault::BadAck).await,
-        Err(fault) => reply::fault(session, &fault).await,
+        Ok(Err(_)) => reply::fault(gateway.cors(), session, &Fault::BadAck).await,
+        Err(fault) => reply::fault(gateway.cors(), session, &fault).await,
     }
 }
 
@@ -142,14 +148,14 @@ async fn read(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>) 
         None => 0,
     };
     if from < low {
-        return reply::fault(session, &Fault::Trimmed { low }).await;
+        return reply::fault(gateway.cors(), session, &Fault::Trimmed { low }).await;
     }
     if sealed && from > next {
-        return reply::nothing(session).await;
+        return reply::nothing(gateway.cors(), session).await;
     }
     let client = session.req_header().version;
     let header = claim::stream_header(&claim::event_stream()?, client, kept.id(), true)?;
-    session.write_response_header(Box::new(header)).await.map_err(|error| error.into_down())?;
+    reply::header(gateway.cors(), session, header).await.map_err(|error| error.into_down())?;
     gateway.metrics().client_returned();
     let (attached, sent) = stream::resume(session, kept, from).await;
     gateway.metrics().sent(sent.events, sent.bytes);

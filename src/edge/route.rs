@@ -5,12 +5,16 @@ use http::header::CONTENT_LENGTH;
 use pingora::http::RequestHeader;
 use serde::Deserialize;
 
+use super::cors;
 use crate::config::Settings;
+use crate::config::settings::Cors;
 use crate::proto::chat::Api;
 
 /// What is done with a request, as far as its header tells.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Kind {
+    /// A browser's question, for a page, whether it may send a request.
+    Preflight,
     /// Baton's own health.
     Health,
     /// Its body says that it is too large for anyone.
@@ -59,6 +63,9 @@ pub(super) fn call(head: &RequestHeader) -> Option<(&str, Call)> {
 
 /// Decides by the header alone.
 pub(super) fn kind(head: &RequestHeader, settings: &Settings) -> Kind {
+    if settings.server.cors != Cors::Off && cors::is_preflight(head) {
+        return Kind::Preflight;
+    }
     let path = head.uri.path();
     if path == "/health" && matches!(head.method, Method::GET | Method::HEAD) {
         return Kind::Health;
@@ -147,6 +154,17 @@ mod tests {
         check("DELETE", "/v1/streams/x", None, Kind::Stream(Call::Unknown));
         check("GET", "/v1/streams/", None, Kind::Stream(Call::Read));
         check("GET", "/v1/streams", None, Kind::Other);
+    }
+
+    #[test]
+    fn a_preflight_is_a_request_like_any_other_until_origins_are_configured() {
+        let mut head = RequestHeader::build("OPTIONS", b"/v1/models", None).unwrap();
+        head.insert_header("Origin", "https://app.example").unwrap();
+        head.insert_header("Access-Control-Request-Method", "GET").unwrap();
+        let mut settings = settings(&["*"]);
+        assert_eq!(kind(&head, &settings), Kind::Other);
+        settings.server.cors = Cors::Any;
+        assert_eq!(kind(&head, &settings), Kind::Preflight);
     }
 
     #[test]

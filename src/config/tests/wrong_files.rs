@@ -188,7 +188,7 @@ fn an_unknown_key_is_a_mistake_and_a_near_one_is_suggested() {
         (route("timeout: {idle: 20s}"), "conf.yaml:4: routes[0].timeout: is not a key here; did you mean timeouts?"),
         (
             with("server: {certificate: x}\n"),
-            "conf.yaml:1: server.certificate: is not a key here; the keys are listen, admin, threads, max_request_body, drain or max_memory",
+            "conf.yaml:1: server.certificate: is not a key here; the keys are listen, admin, threads, max_request_body, drain, max_memory or cors",
         ),
         (
             with("server: {listen: [{addr: \"127.0.0.1:1\", tls: 1}]}\n"),
@@ -302,6 +302,16 @@ fn addresses_must_be_addresses_and_differ() {
             with("server: {listen: [{addr: \"localhost:80\"}]}\n"),
             "conf.yaml:1: server.listen[0].addr: \"localhost:80\" is not an address to listen on; write an IP address and a \
              port: 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080",
+        ),
+        (
+            with("server: {cors: {origins: [\"https://a\", \"https://a\", \"*\"]}}\n"),
+            "conf.yaml:1: server.cors.origins[1]: is listed twice\n\
+             conf.yaml:1: server.cors.origins[2]: is every origin; write it alone, or leave it out",
+        ),
+        (
+            with("server: {cors: {origins: https://a/}}\n"),
+            "conf.yaml:1: server.cors.origins: \"https://a/\" is not an origin; write it as browsers do, \
+             https://app.example or http://localhost:3000: lower case, no path, no port that is the scheme's own",
         ),
         (
             with("server:\n  listen: [{addr: \"127.0.0.1:1\"}, {addr: \"127.0.0.1:1\"}]\n"),
