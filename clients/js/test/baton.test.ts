@@ -1,147 +1,47 @@
 /** With the real Baton and mock engines: whatever breaks on the way, the text is that of an uncut answer. */
 
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { type AddressInfo, createServer, connect as dial, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { createInterface } from 'node:readline';
-import { after, before, describe, it } from 'node:test';
+import { after, afterEach, before, describe, it } from 'node:test';
 import OpenAI from 'openai';
-import { type BatonOptions, createBaton, memoryStorage } from '../src/index.js';
-import { chance, patientClock } from './support.js';
+import { type BatonOptions, type BatonStream, createBaton, memoryStorage } from '../src/index.js';
+import { Rig, type Seen, withoutBaton } from './rig.js';
+import { chance, patientClock, seeds, until } from './support.js';
+import { Wire } from './wire.js';
 
-const BIN = process.env.BATON_BIN;
-const skip = BIN === undefined && 'BATON_BIN does not name the folder of the binaries';
 const REQUEST = {
   model: 'm',
   messages: [{ role: 'user' as const, content: 'Tell me of the race.' }],
   stream: true as const,
 };
+const ROUTES = `{match: {model: brief}, upstream: mock, resume: {ttl: 0s}},
+  {match: {model: narrow}, upstream: mock, resume: {window: 1KiB}},
+  {match: {model: "*"}, upstream: mock}`;
 
-/** Starts a program, and waits for the address behind `listening on`. */
-async function start(name: string, args: readonly string[]): Promise<[ChildProcess, string]> {
-  const child = spawn(join(BIN ?? '', name), args, { stdio: ['ignore', 'pipe', 'pipe'] });
-  const address = await new Promise<string>((resolve, reject) => {
-    child.once('error', reject);
-    child.once('exit', (code) => reject(new Error(`${name} ended with ${code}`)));
-    for (const stream of [child.stdout, child.stderr]) {
-      createInterface(stream).on('line', (line) => {
-        const found = /listening on (\S+)/.exec(line)?.[1];
-        if (found !== undefined) resolve(found);
-      });
-    }
-  });
-  return [child, address];
-}
+/** What a fault of the engines is named by in a request. */
+const faulty = (fault: string | undefined): Record<string, string> =>
+  fault === undefined ? {} : { 'mock-fault': fault };
 
-/** Two ports that were free a moment ago: Baton's configuration takes no port 0. */
-async function freePorts(): Promise<number[]> {
-  const servers = [createServer(), createServer()];
-  const ports: number[] = [];
-  for (const server of servers) {
-    server.listen(0, '127.0.0.1');
-    await once(server, 'listening');
-    ports.push((server.address() as AddressInfo).port);
-  }
-  for (const server of servers) {
-    server.close();
-    await once(server, 'close');
-  }
-  return ports;
-}
-
-/** Lets bytes through; each connection drops after as many bytes of the server as the next entry of `cuts` says. */
-class Relay {
-  cuts: number[] = [];
-  drops = 0;
-  readonly #sockets = new Set<Socket>();
-  readonly #server;
-
-  constructor(target: string) {
-    const port = Number(target.slice(target.lastIndexOf(':') + 1));
-    this.#server = createServer((client) => {
-      const server = dial(port, '127.0.0.1');
-      let left = this.cuts.shift() ?? Number.POSITIVE_INFINITY;
-      for (const [one, other] of [
-        [client, server],
-        [server, client],
-      ] as const) {
-        this.#sockets.add(one);
-        one.on('error', () => other.destroy());
-        one.on('close', () => {
-          this.#sockets.delete(one);
-          other.destroy();
-        });
-      }
-      client.pipe(server);
-      server.on('data', (bytes) => {
-        const part = bytes.subarray(0, left);
-        left -= part.length;
-        client.write(part, () => {
-          if (left > 0 || client.destroyed) return;
-          this.drops += 1;
-          client.resetAndDestroy();
-        });
-      });
-    });
-  }
-
-  async listen(): Promise<string> {
-    this.#server.listen(0, '127.0.0.1');
-    await once(this.#server, 'listening');
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
-  }
-
-  /** Ends all connections, so that none that was kept open takes a request past the cuts. */
-  drop(): void {
-    for (const socket of this.#sockets) socket.destroy();
-  }
-
-  close(): void {
-    this.drop();
-    this.#server.close();
-  }
-}
-
-describe('Baton', { skip }, () => {
-  const children: ChildProcess[] = [];
-  const engines: string[] = [];
-  let folder = '';
-  let relay: Relay;
+describe('Baton', { skip: withoutBaton, timeout: 180_000 }, () => {
+  let rig: Rig;
+  let wire: Wire;
   let origin = '';
+  let uncut = '';
 
   before(async () => {
-    folder = mkdtempSync(join(tmpdir(), 'baton-'));
-    for (const name of ['a', 'b']) {
-      const [child, address] = await start('mock-engine', ['--name', name, '--family', 'qwen3']);
-      children.push(child);
-      engines.push(`http://${address}`);
-    }
-    const [port, admin] = await freePorts();
-    const config = join(folder, 'baton.yaml');
-    writeFileSync(
-      config,
-      `server: {listen: [{addr: "127.0.0.1:${port}"}], admin: "127.0.0.1:${admin}"}
-upstreams: [{name: mock, engine: vllm, family: qwen3, endpoints: ${JSON.stringify(engines)}}]
-routes: [{match: {model: brief}, upstream: mock, resume: {ttl: 0s}}, {match: {model: "*"}, upstream: mock}]
-`,
-    );
-    const [child, address] = await start('baton', ['run', '-c', config]);
-    children.push(child);
-    relay = new Relay(address);
-    origin = await relay.listen();
+    rig = await Rig.start({ routes: ROUTES });
+    wire = new Wire(rig.origin);
+    origin = await wire.listen();
+    uncut = await rig.uncut(REQUEST);
   });
   after(async () => {
-    relay?.close();
-    for (const child of children) {
-      const ended = once(child, 'exit');
-      child.kill('SIGKILL');
-      await ended;
-    }
-    rmSync(folder, { recursive: true, force: true });
+    wire?.close();
+    await rig?.close();
+  });
+  afterEach(async () => {
+    wire.cuts = [];
+    // None that was kept open takes the next test's first request.
+    wire.drop();
+    await rig.forget();
   });
 
   const baton = (options: BatonOptions = {}) =>
@@ -152,48 +52,114 @@ routes: [{match: {model: brief}, upstream: mock, resume: {ttl: 0s}}, {match: {mo
       ...options,
     });
 
-  /** The text of the answer, by the official client. */
-  async function ask(fault?: string, options: BatonOptions = {}): Promise<string> {
-    const client = new OpenAI({
-      baseURL: `${origin}/v1`,
-      apiKey: 'key',
-      maxRetries: 0,
-      fetch: baton(options).fetch,
+  const open = (options: BatonOptions = {}, init: RequestInit = {}, model = 'm') =>
+    baton(options).open(`${origin}/v1/chat/completions`, {
+      method: 'POST',
+      body: JSON.stringify({ ...REQUEST, model }),
+      ...init,
     });
-    const headers = fault === undefined ? {} : { 'mock-fault': fault };
-    let text = '';
-    for await (const chunk of await client.chat.completions.create(REQUEST, { headers })) {
-      text += chunk.choices[0]?.delta.content ?? '';
+
+  const contentOf = (data: string): string =>
+    data === '[DONE]' ? '' : (JSON.parse(data).choices[0]?.delta.content ?? '');
+
+  /** Ways to read an answer, each of which gives its text. */
+  const READERS: Record<string, (fault?: string, options?: BatonOptions) => Promise<string>> = {
+    'the official client': async (fault, options = {}) => {
+      const client = new OpenAI({
+        baseURL: `${origin}/v1`,
+        apiKey: 'key',
+        maxRetries: 0,
+        fetch: baton(options).fetch,
+      });
+      let text = '';
+      for await (const chunk of await client.chat.completions.create(REQUEST, { headers: faulty(fault) })) {
+        text += chunk.choices[0]?.delta.content ?? '';
+      }
+      return text;
+    },
+    events: async (fault, options) => {
+      let text = '';
+      const seqs: (number | undefined)[] = [];
+      for await (const { seq, data } of await open(options, { headers: faulty(fault) })) {
+        seqs.push(seq);
+        text += contentOf(data);
+      }
+      assert.deepEqual(
+        seqs,
+        seqs.map((_, at) => at),
+      );
+      return text;
+    },
+    'a plain reader of the body': async (fault, options) => {
+      const response = await baton(options).fetch(`${origin}/v1/chat/completions`, {
+        method: 'POST',
+        headers: faulty(fault),
+        body: JSON.stringify(REQUEST),
+      });
+      // As people write it by hand: an event is what stands between two blank lines, and begins with its data.
+      const events = (await response.text()).split('\n\n');
+      assert.equal(events.pop(), '');
+      assert.equal(events.at(-1), 'data: [DONE]');
+      return events
+        .map((event) => {
+          assert.ok(event.startsWith('data: '), event);
+          return contentOf(event.slice('data: '.length));
+        })
+        .join('');
+    },
+  };
+  const ask = READERS['the official client'] as (typeof READERS)[string];
+
+  /** Both requests of an answer whose engine died where it was to: the second goes on, and is exactly right. */
+  function assertDied(asked: readonly Seen[], fault: string): void {
+    assert.deepEqual(asked.map(({ leg }) => leg).sort(), ['continuation', 'first']);
+    for (const { leg, faults, refused, end } of asked) {
+      assert.equal(refused, null);
+      assert.deepEqual([leg, faults, end], leg === 'first' ? [leg, [fault], 'cut'] : [leg, [], 'complete']);
     }
-    return text;
   }
 
-  async function generated(): Promise<number> {
-    const seen = await Promise.all(engines.map(async (url) => (await fetch(`${url}/mock/requests`)).json()));
-    return seen.flat().filter((request) => JSON.stringify(request).includes('Tell me of the race.')).length;
-  }
-
-  it('is read whole by 100 seeds of dropped connections, and generates each answer once', async () => {
-    const uncut = await ask();
-    assert.ok(uncut.length > 0);
-    for (let seed = 1; seed <= 100; seed += 1) {
+  it('is read whole by seeds of dropped connections and dying engines, and generates each answer once', async (t) => {
+    const readers = Object.keys(READERS);
+    const all = seeds(120, t);
+    const continued = () => rig.metric('baton_continuations_total', { outcome: 'continued' });
+    const failed = () => rig.metric('baton_legs_failed_total', { reason: 'reset' });
+    const [continuedBefore, failedBefore] = [await continued(), await failed()];
+    let deaths = 0;
+    for (const seed of all) {
       const dice = chance(seed);
-      const cuts = Array.from({ length: 1 + dice.below(4) }, () => 1 + dice.below(9000));
-      relay.drop();
-      relay.cuts = [...cuts];
-      const [before, drops] = [await generated(), relay.drops];
-      // Every third engine dies in the middle, too; what is left of the answer is then asked of the other one.
-      const dies = seed % 3 === 0;
-      assert.equal(await ask(dies ? 'leg1 rst@30' : undefined), uncut, `seed ${seed}, cuts ${cuts}`);
-      if (!dies) assert.equal((await generated()) - before, 1, `seed ${seed}, cuts ${cuts}`);
-      assert.ok(relay.drops > drops, `seed ${seed} dropped nothing, cuts ${cuts}`);
+      const cuts = Array.from({ length: 1 + dice.below(4) }, () => ({ bytes: 1 + dice.below(7000) }));
+      const reader = readers[seed % readers.length] as string;
+      // Every reader sees engines that die and engines that do not.
+      const dies = Math.floor(seed / readers.length) % 2 === 0;
+      const fault = `leg1 rst@${1 + dice.below(60)}`;
+      const drops = wire.drops;
+      wire.drop();
+      wire.cuts = [...cuts];
+      try {
+        assert.equal(await READERS[reader]?.(dies ? fault : undefined), uncut);
+        assert.ok(wire.drops > drops, 'nothing was dropped');
+        const asked = await rig.asked();
+        if (dies) assertDied(asked, fault);
+        else
+          assert.deepEqual(
+            asked.map(({ leg, end }) => [leg, end]),
+            [['first', 'complete']],
+          );
+      } catch (error) {
+        const engine = dies ? fault : 'a sound engine';
+        throw new Error(`seed ${seed}: ${reader}, ${engine}, cuts ${JSON.stringify(cuts)}`, { cause: error });
+      }
+      deaths += dies ? 1 : 0;
+      await rig.forget();
     }
-    relay.cuts = [];
-    relay.drop();
+    assert.deepEqual(
+      [(await continued()) - continuedBefore, (await failed()) - failedBefore],
+      [deaths, deaths],
+    );
   });
 
   it('says that another engine takes over, and the text is the same', async () => {
-    const uncut = await ask();
     const hints: string[] = [];
     const options = {
       onRecovering: () => void hints.push('recovering'),
@@ -201,73 +167,148 @@ routes: [{match: {model: brief}, upstream: mock, resume: {ttl: 0s}}, {match: {mo
     };
     assert.equal(await ask('leg1 rst@30', options), uncut);
     assert.deepEqual(hints, ['recovering', 'continued']);
+    assertDied(await rig.asked(), 'leg1 rst@30');
   });
 
+  /** Reads the first events of an answer whose engine then waits. */
+  async function begin(options: BatonOptions, init: RequestInit = {}) {
+    const stream = await open(options, { headers: faulty('stall@20'), ...init });
+    const events = stream[Symbol.asyncIterator]();
+    const seqs: (number | undefined)[] = [];
+    let text = '';
+    while (seqs.length < 5) {
+      const { value } = await events.next();
+      assert.ok(value);
+      seqs.push(value.seq);
+      text += contentOf(value.data);
+    }
+    return { stream, events, seqs, text };
+  }
+
+  const statusOf = async (stream: BatonStream) =>
+    (await (await fetch(`${origin}/v1/streams/${stream.id}/status`)).json()) as {
+      state: string;
+      end: string | null;
+    };
+
   it('stops the engine when it is told to', async () => {
-    const client = baton();
-    const stream = await client.open(`${origin}/v1/chat/completions`, {
-      method: 'POST',
-      headers: { 'mock-fault': 'stall@5' },
-      body: JSON.stringify(REQUEST),
-    });
-    for await (const { seq } of stream) if (seq === 1) break;
+    const { stream } = await begin({});
+    assert.deepEqual(await rig.asked().then((asked) => asked.map(({ end }) => end)), [null]);
     await stream.cancel();
-    const ask = async () => (await fetch(`${origin}/v1/streams/${stream.id}/status`)).json();
-    let status = await ask();
-    while (status.state !== 'ended') status = await ask();
-    assert.equal(status.end, 'cancelled');
+    await until(async () => (await statusOf(stream)).state === 'ended');
+    assert.equal((await statusOf(stream)).end, 'cancelled');
+    // The engine was let go in the middle, and nobody was asked for the rest.
+    await until(async () => (await rig.asked()).every(({ end }) => end !== null));
+    assert.deepEqual(
+      (await rig.asked()).map(({ leg, end }) => [leg, end]),
+      [['first', 'left']],
+    );
+    await until(async () => (await rig.metric('baton_streams_total', { outcome: 'cancelled' })) === 1);
+  });
+
+  it('only detaches when its signal is aborted: the engine goes on, and the rest can be had', async () => {
+    const abort = new AbortController();
+    const client = { key: 'chat', storage: memoryStorage() };
+    const { stream, events, seqs, text } = await begin(client, {
+      signal: abort.signal,
+      headers: faulty('stall@20'),
+    });
+    const next = events.next();
+    abort.abort();
+    // What was on its way may still come; then it is over.
+    await assert.rejects(
+      async () => {
+        for (let event = await next; !event.done; event = await events.next()) seqs.push(event.value.seq);
+      },
+      { name: 'AbortError' },
+    );
+    await until(async () => (await statusOf(stream)).state === 'unattended');
+    assert.deepEqual(
+      (await rig.asked()).map(({ end }) => end),
+      [null],
+    );
+    await rig.release();
+    const rest = await baton(client).resume('chat', { after: 4 });
+    assert.ok(rest);
+    let whole = text;
+    for await (const { data } of rest) whole += contentOf(data);
+    assert.equal(whole, uncut);
+    assert.equal((await statusOf(stream)).end, 'finished');
+    assert.deepEqual(
+      (await rig.asked()).map(({ leg, end }) => [leg, end]),
+      [['first', 'complete']],
+    );
   });
 
   it('generates once when the connection is lost before the header, twice', async () => {
-    const before = await generated();
-    relay.drop();
-    relay.cuts = [1, 1];
-    const drops = relay.drops;
-    assert.ok((await ask()).length > 0);
-    assert.deepEqual([(await generated()) - before, relay.drops - drops], [1, 2]);
+    wire.cuts = [{ bytes: 1 }, { bytes: 1 }];
+    const drops = wire.drops;
+    assert.equal(await ask(), uncut);
+    assert.deepEqual([(await rig.asked()).length, wire.drops - drops], [1, 2]);
   });
 
-  it('takes acknowledgements', async () => {
-    const statuses: Promise<number>[] = [];
-    const watched: typeof fetch = (input, init) => {
-      const response = fetch(input, init);
-      if (String(input).endsWith('/ack')) statuses.push(response.then(({ status }) => status));
-      return response;
+  it('lets go of what was acknowledged where the route has a window, and of nothing else', async () => {
+    const read = async (ack: BatonOptions['ack']) => {
+      const acks: { readonly seq: number; readonly status: number }[] = [];
+      const watched: typeof fetch = async (input, init) => {
+        const response = await fetch(input, init);
+        if (String(input).endsWith('/ack')) {
+          acks.push({ ...JSON.parse(String(init?.body)), status: response.status });
+        }
+        return response;
+      };
+      const storage = memoryStorage();
+      const expired: string[] = [];
+      const onExpired: BatonOptions['onExpired'] = ({ code }) => void expired.push(code);
+      const options: BatonOptions = { key: 'chat', storage, ack: ack ?? false, fetch: watched, onExpired };
+      let place: string | null = null;
+      let events = 0;
+      for await (const _ of await open(options, { headers: { 'mock-content': '2000' } }, 'narrow')) {
+        place ??= await storage.getItem('baton:chat');
+        events += 1;
+      }
+      if (ack !== false) await until(async () => acks.at(-1)?.seq === events - 1);
+      assert.ok(acks.every(({ status }) => status === 204));
+      // As if the page had been left before the end.
+      await storage.setItem('baton:chat', place ?? '');
+      return { client: baton(options), acks: acks.length, events, expired };
     };
-    await ask(undefined, { ack: { every: 5 }, fetch: watched });
-    const all = await Promise.all(statuses);
-    assert.ok(all.length > 0 && all.every((status) => status === 204), `${all}`);
+
+    const kept = await read(false);
+    assert.equal(kept.acks, 0);
+    const again = await kept.client.resume('chat', { after: -1 });
+    assert.ok(again);
+    let events = 0;
+    for await (const { seq } of again) assert.equal(seq, events++);
+    assert.equal(events, kept.events);
+
+    const trimmed = await read({ every: 5 });
+    await assert.rejects(trimmed.client.resume('chat', { after: -1 }), { code: 'trimmed' });
+    assert.deepEqual(trimmed.expired, ['trimmed']);
   });
 
   it('says that an answer has expired', async () => {
     let expired = 0;
     const storage = memoryStorage();
-    const client = baton({ key: 'chat', storage, onExpired: () => void expired++ });
-    const stream = await client.open(`${origin}/v1/chat/completions`, {
-      method: 'POST',
-      body: JSON.stringify({ ...REQUEST, model: 'brief' }),
-    });
+    const options = { key: 'chat', storage, onExpired: () => void expired++ };
     let place: string | null = null;
-    for await (const _ of stream) place ??= await storage.getItem('baton:chat');
+    for await (const _ of await open(options, {}, 'brief')) place ??= await storage.getItem('baton:chat');
     await storage.setItem('baton:chat', place ?? '');
-    await assert.rejects(client.resume('chat'), { code: 'stream_expired' });
+    await assert.rejects(baton(options).resume('chat'), { code: 'stream_expired' });
     assert.equal(expired, 1);
   });
 
   it('goes on after a reader has left', async () => {
-    const client = baton({ key: 'chat', storage: memoryStorage() });
+    const client = { key: 'chat', storage: memoryStorage() };
     const seqs: (number | undefined)[] = [];
-    const stream = await client.open(`${origin}/v1/chat/completions`, {
-      method: 'POST',
-      body: JSON.stringify(REQUEST),
-    });
-    for await (const { seq } of stream) if (seqs.push(seq) === 5) break;
-    const rest = await client.resume('chat');
+    for await (const { seq } of await open(client)) if (seqs.push(seq) === 5) break;
+    const rest = await baton(client).resume('chat');
     assert.ok(rest);
     for await (const { seq } of rest) seqs.push(seq);
     assert.deepEqual(
       seqs,
       seqs.map((_, at) => at),
     );
+    assert.equal((await rig.asked()).length, 1);
   });
 });

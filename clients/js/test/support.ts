@@ -114,3 +114,17 @@ export function gate(): { readonly promise: Promise<void>; readonly open: () => 
   });
   return { promise, open };
 }
+
+/** The seeds of a test by chance: as many as it wants, from 1 on, unless the environment says otherwise. They are printed. */
+export function seeds(count: number, t: { diagnostic(text: string): void }): number[] {
+  const first = Number(process.env.BATON_TEST_FIRST_SEED ?? 1);
+  const wanted = Number(process.env.BATON_TEST_SEEDS ?? count);
+  t.diagnostic(`seeds ${first} to ${first + wanted - 1} (BATON_TEST_FIRST_SEED, BATON_TEST_SEEDS)`);
+  return Array.from({ length: wanted }, (_, at) => first + at);
+}
+
+/** Waits until something that another process does is so. It has no limit of its own: the test's is the limit. */
+export async function until(holds: () => Promise<boolean>): Promise<void> {
+  // Between two looks the other process, which nobody can be told by, gets its turn.
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
+}
