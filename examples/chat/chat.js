@@ -1,7 +1,7 @@
 /**
  * A chat of one question and one answer, which survives a dropped network and a reload.
  *
- * `?api=` names another server than the one that this page came from, and `?model=` a model other than the server's first.
+ * `?api=` names another server than the one that this page came from (which has to allow it), and `?model=` a model other than the server's first.
  */
 
 import { createBaton, StreamExpiredError, StreamUnknownError } from './baton/index.js';

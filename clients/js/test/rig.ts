@@ -223,6 +223,13 @@ routes: [${setup.routes ?? '{match: {model: "*"}, upstream: mock}'}]
     return this.#reference.url;
   }
 
+  /** The data of the events of the answer that nothing happens to. */
+  async events(body: object): Promise<string[]> {
+    const init = { method: 'POST', body: JSON.stringify(body) };
+    const stream = await (await fetch(`${this.reference}/v1/chat/completions`, init)).text();
+    return stream.split('\n\n').slice(0, -1);
+  }
+
   /** The text of the answer that nothing happens to. */
   async uncut(body: object): Promise<string> {
     const init = { method: 'POST', body: JSON.stringify({ ...body, stream: false }) };

@@ -2,14 +2,15 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { accessSync, constants, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { delimiter, extname, join } from 'node:path';
+import { extname, join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { FakeBaton, type Fault } from '../fake.js';
 import { answer, WORDS } from '../support.js';
+import { launch } from './chromium.js';
 
 const CLIENT = fileURLToPath(new URL('../../..', import.meta.url));
 const FOLDERS: [string, string][] = [
@@ -20,35 +21,8 @@ const TYPES: Record<string, string> = {
   '.html': 'text/html; charset=utf-8',
   '.js': 'text/javascript; charset=utf-8',
 };
-const FLAGS = [
-  '--headless',
-  '--no-sandbox',
-  '--disable-gpu',
-  '--disable-quic',
-  '--no-first-run',
-  '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-sync',
-];
 const TEXT = WORDS.join('');
 const EVENTS = answer(WORDS);
-
-/** Chromium by the variable CHROMIUM, or by its usual names in the search path. */
-function browserPath(): string {
-  const folders = (process.env.PATH ?? '').split(delimiter);
-  const names = ['chromium', 'chromium-browser', 'google-chrome'];
-  const candidates =
-    process.env.CHROMIUM ?? names.flatMap((name) => folders.map((folder) => join(folder, name)));
-  for (const path of [candidates].flat()) {
-    try {
-      accessSync(path, constants.X_OK);
-      return path;
-    } catch {
-      // Not here.
-    }
-  }
-  throw new Error('there is no Chromium: install it (Debian: the package chromium), or name it in CHROMIUM');
-}
 
 /** Serves the page and the built library. */
 function pages(request: IncomingMessage, response: ServerResponse): void {
@@ -111,8 +85,7 @@ describe('the chat page', () => {
   let server: FakeBaton | undefined;
 
   before(async () => {
-    // A profile of its own, in a temporary folder, which goes with it.
-    browser = await chromium.launch({ executablePath: browserPath(), args: FLAGS });
+    browser = await launch();
   });
   after(() => browser?.close());
   afterEach(async () => {
