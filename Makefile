@@ -10,11 +10,14 @@ VENV := $(CURDIR)/target/venv
 VENV_OLD := $(CURDIR)/target/venv-old
 export VLLM_WORK ?= $(CURDIR)/target/vllm
 
+# Where the JavaScript side finds Baton and the mock engines.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+
 # The Rust tests that run official clients start these interpreters.
 export BATON_TEST_PYTHON := $(VENV)/bin/python
 export BATON_TEST_PYTHON_OLD := $(VENV_OLD)/bin/python
 
-.PHONY: help demo test test-js test-vllm run check fmt clippy tidy bench setup tools clean
+.PHONY: help demo demo-web test test-js test-vllm run check fmt clippy tidy bench setup tools clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -23,7 +26,14 @@ demo: tools ## Kill an engine in the middle of an answer and watch the answer go
 	$(CARGO) build --locked --release --bins --example demo
 	target/release/examples/demo
 
-test: setup ## All tests: units, properties, sockets, documentation, official clients.
+demo-web: tools ## The same in the browser: drop the network, reload the page, kill the engine (docs/CLIENTS.md).
+	@scripts/setup.sh npm
+	cd clients/js && npm ci
+	$(CARGO) build --locked --release --bins
+	BATON_BIN="$(TARGET)/release" node examples/chat/demo.mjs
+
+# Those of clients/js come first: Rust's are more, and their summary is the last line.
+test: setup test-js ## All tests: units, properties, sockets, documentation, official clients, a browser.
 	$(CARGO) test --locked --doc
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 	  echo "$(CARGO) nextest run"; $(CARGO) nextest run --locked; \
@@ -32,11 +42,12 @@ test: setup ## All tests: units, properties, sockets, documentation, official cl
 	  $(CARGO) test --locked --lib --bins --tests --examples; \
 	fi
 
-test-js: tools ## Tests of clients/js: alone, and with Baton and mock engines.
+test-js: tools ## Tests of clients/js: alone, with Baton and mock engines, official clients and Chromium.
 	@scripts/setup.sh node
 	cd clients/js && npm ci && npm run check
 	$(CARGO) build --locked --bins
-	cd clients/js && BATON_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug" npm test
+	cd clients/js && BATON_BIN="$(TARGET)/debug" npm test
+	cd clients/js && BATON_BIN="$(TARGET)/debug" npm run test:browser
 
 # One after the other: the servers take a core and 5 GB each.
 test-vllm: setup ## Tests with a real vLLM on the CPU, which is set up first (8 GB in target/vllm, or VLLM_WORK; an hour).

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a build needs and this machine lacks; with `python` or `node` as argument, what the tests
-# of clients in that language need, too.
+# Installs what a build needs and this machine lacks; with `python` or `node` as argument, what the tests of clients in that
+# language need, too; with `npm`, what the web demo needs.
 # Does nothing, quickly, where nothing is missing.
 set -euo pipefail
 
@@ -19,11 +19,28 @@ if [ "${1:-}" = python ]; then
   command -v python3 >/dev/null || missing+=(python3)
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 fi
-if [ "${1:-}" = node ]; then
+if [ "${1:-}" = node ] || [ "${1:-}" = npm ]; then
   command -v node >/dev/null || missing+=(nodejs)
   command -v npm >/dev/null || missing+=(npm)
 fi
-[ ${#missing[@]} -gt 0 ] || exit 0
+# Where the tests look for it: clients/js/test/browser/chromium.ts.
+if [ "${1:-}" = node ] && [ -z "${CHROMIUM:-}" ]; then
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+    || missing+=(chromium)
+fi
+
+check_node() {
+  case "${1:-}" in node | npm) ;; *) return 0 ;; esac
+  local version
+  version=$(node --version) || die "node does not run"
+  [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] \
+    || die "node is $version, and 20 or later is needed: install one from https://nodejs.org, which brings npm"
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+  check_node "$@"
+  exit 0
+fi
 
 need="please install the package(s): ${missing[*]}"
 command -v apt-get >/dev/null || die "there is no apt-get here; $need"
@@ -39,3 +56,4 @@ echo "setup: installing ${missing[*]}"
 ${as_root[@]+"${as_root[@]}"} apt-get update -qq || die "apt-get update failed; $need"
 ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq --no-install-recommends "${missing[@]}" || die "apt-get install failed; $need"
+check_node "$@"
