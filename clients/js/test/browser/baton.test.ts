@@ -141,7 +141,7 @@ describe('a page, and Baton on another origin', { skip: withoutBaton, timeout: 3
     'behind its last event': (events) => [{ events }],
   };
 
-  describe('an answer is whole', { concurrency: 3 }, () => {
+  describe('an answer is whole', { concurrency: 5 }, () => {
     for (const [where, cuts] of Object.entries(CUTS)) {
       it(`when the connection breaks ${where}`, () =>
         chatting(
