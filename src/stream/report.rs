@@ -169,13 +169,14 @@ impl Report {
     /// The stream is over.
     pub(super) fn end(&mut self, relay: &Relay, attached: Attached, sent: Sent, took: Duration) {
         let outcome = match relay.seal() {
+            // Who ends a stream hangs up, too, and either may be noticed first.
+            Some(Seal::Cancelled) => Outcome::Cancelled,
             _ if attached == Attached::Lost => Outcome::Incomplete,
             // Whatever the engine did meanwhile, nobody has got it.
             _ if attached == Attached::ClientGone => Outcome::Abandoned,
             Some(Seal::Finished) => Outcome::Finished,
             Some(Seal::Mirrored(_)) => Outcome::Mirrored,
             Some(Seal::Abandoned) => Outcome::Abandoned,
-            Some(Seal::Cancelled) => Outcome::Cancelled,
             Some(Seal::Incomplete { .. }) | None => Outcome::Incomplete,
         };
         let Sent { events, bytes, heartbeats } = sent;
