@@ -123,8 +123,12 @@ export function seeds(count: number, t: { diagnostic(text: string): void }): num
   return Array.from({ length: wanted }, (_, at) => first + at);
 }
 
-/** Waits until something that another process does is so. It has no limit of its own: the test's is the limit. */
+/** Waits until something that another process does is so; far longer than it takes, and no longer. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
-  // Between two looks the other process, which nobody can be told by, gets its turn.
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
+  const end = Date.now() + 30_000;
+  // Between two looks the other process, which tells nobody, gets its turn.
+  while (!(await holds())) {
+    if (Date.now() > end) throw new Error(`this did not come true: ${holds}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
 }
