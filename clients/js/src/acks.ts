@@ -3,7 +3,8 @@
  *
  * One acknowledgement is under way at a time. A failed one is forgotten, since the next says more. While nothing new comes, the
  * last is repeated now and then: the server takes a client that once acknowledged and then is silent for one that is
- * gone.
+ * gone. A browser may let the timers of a hidden page ring once a minute only, which is as long as the server waits; so the
+ * server's own heartbeats, which come all the same, are looked at as well.
  */
 
 import type { Clock } from './clock.js';
@@ -23,6 +24,8 @@ export class Acks {
   readonly #policy: AckPolicy;
   #handled: number;
   #sent: number;
+  /** When the last one went out, or there was nothing yet. */
+  #at: number;
   #underWay = false;
   #stopped = false;
   #finished = false;
@@ -36,6 +39,13 @@ export class Acks {
     this.#policy = policy;
     this.#handled = seq;
     this.#sent = seq;
+    this.#at = clock.now();
+  }
+
+  /** The server said something that is no event: where the timer is late, now is the time. */
+  heard(): void {
+    if (this.#stopped || this.#underWay || this.#handled < 0) return;
+    if (this.#clock.now() - this.#at >= this.#policy.keepAliveMs) void this.#dispatch();
   }
 
   /** Everything up to `seq` has been handled. */
@@ -80,6 +90,7 @@ export class Acks {
     this.#timer = undefined;
     this.#underWay = true;
     this.#sent = this.#handled;
+    this.#at = this.#clock.now();
     try {
       await this.#send(this.#sent);
     } catch {

@@ -214,6 +214,7 @@ export class BatonStream implements AsyncIterable<BatonEvent> {
         this.#recovery.retry(item.ms);
         return undefined;
       case 'comment':
+        this.#acks?.heard();
         this.#comment(item.text);
         return undefined;
       case 'cut':

@@ -75,6 +75,27 @@ describe('acknowledgements', () => {
     assert.deepEqual(sent, [4, 4, 5]);
   });
 
+  it('are repeated at a heartbeat where the timer is late', async () => {
+    const { sent, clock, acks } = setUp();
+    acks.heard();
+    acks.handled(4);
+    clock.move(1000);
+    await settle();
+    // A hidden page: time passes, and no timer rings.
+    clock.time += 19_999;
+    acks.heard();
+    assert.deepEqual(sent, [4]);
+    clock.time += 1;
+    acks.heard();
+    acks.heard();
+    await settle();
+    assert.deepEqual(sent, [4, 4]);
+    acks.stop();
+    clock.time += 60_000;
+    acks.heard();
+    assert.deepEqual(sent, [4, 4]);
+  });
+
   it('say nothing before the first event, and nothing twice about one', async () => {
     const { sent, clock, acks } = setUp();
     acks.handled(-1);
