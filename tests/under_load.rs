@@ -178,6 +178,33 @@ async fn post_again(rig: &Rig, body: &str) -> reqwest::Response {
     within(again.body(body.to_owned()).send()).await.expect("Baton answers")
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_does_not_read_is_let_go_after_a_while_and_can_come_back() {
+    let mut setup = Setup::new("").route("timeouts: {send: 1s}");
+    setup.engines.truncate(1);
+    setup.engines[0].content = 40_000;
+    let rig = setup.start().await;
+    let mut asked = request();
+    asked["stream_options"] = serde_json::json!({"include_usage": true});
+    let body = asked.to_string();
+    let post = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nBaton-Resume: on\r\nIdempotency-Key: slow\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut slow = hang(&rig, post).await;
+    let mut head = [0; 1024];
+    let read = within(slow.read(&mut head)).await.expect("the head comes");
+    let head = String::from_utf8_lossy(&head[..read]).into_owned();
+    let id = head.lines().find_map(|line| line.strip_prefix("Baton-Stream: ")).expect("an id").to_owned();
+    let begun = Client { base: format!("http://{}", rig.address), id };
+    within(async { while begun.status().await["end"] != "finished" {} }).await;
+    // The engine is done, and nobody holds the connection but its client.
+    within(async { while begun.status().await["readers"] != 0 {} }).await;
+    let whole = Events::of(post_again(&rig, &body).await).all().await;
+    assert!(wire(&whole).ends_with("data: [DONE]\n\n") && whole.len() > 40_000);
+    drop(slow);
+}
+
 #[tokio::test]
 async fn a_plain_client_that_does_not_read_ends_as_any_other() {
     let rig = rig("", "", |engine| engine.content = 40_000).await;

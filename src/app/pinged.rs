@@ -19,6 +19,9 @@ use tokio::time::{sleep, timeout};
 /// What a client of HTTP/2 says first (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// How long a connection may say nothing; as long as an HTTP/1 connection may between two requests.
+const FIRST_WORD: Duration = Duration::from_secs(60);
+
 /// Requests of one connection that may be wrong in form; as many as Pingora's own loop puts up with.
 const MAX_REJECTED: usize = 32;
 
@@ -41,11 +44,11 @@ impl<A> Pinged<A> {
 #[async_trait]
 impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Pinged<A> {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let mut first = [0; PREFACE.len()];
-        // Fails for a client that has left before it said anything.
-        let seen = stream.try_peek(&mut first).await.ok()?;
-        if !seen || first != *PREFACE {
-            return self.app.process_new(stream, shutdown).await;
+        match timeout(FIRST_WORD, speaks_http2(&mut stream)).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return self.app.process_new(stream, shutdown).await,
+            // It has left before it said anything, or says nothing.
+            Ok(Err(_)) | Err(_) => return None,
         }
         let digest = Arc::new(Digest {
             ssl_digest: stream.get_ssl_digest(),
@@ -63,6 +66,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Pinged<A> {
     async fn cleanup(&self) {
         self.app.http_cleanup().await;
     }
+}
+
+/// No method of HTTP/1 that Baton serves begins as the preface does, and no request is as short as its first word.
+async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
+    let mut word = [0; 4];
+    if !stream.try_peek(&mut word).await? || word != PREFACE[..4] {
+        return Ok(false);
+    }
+    let mut first = [0; PREFACE.len()];
+    Ok(stream.try_peek(&mut first).await? && first == *PREFACE)
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Pinged<A> {

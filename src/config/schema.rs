@@ -391,6 +391,8 @@ fn timeouts(mut table: Table<'_>, mistakes: &mut Mistakes) -> Timeouts {
     let timeouts = Timeouts {
         connect: table.or("connect", default.connect, lasting(Duration::from_millis(10), 300 * SECOND), mistakes),
         idle: table.or("idle", default.idle, lasting(Duration::from_millis(100), HOUR), mistakes),
+        // The connection's own limit (TCP's user timeout) is a minute.
+        send: table.or("send", default.send, lasting(Duration::from_millis(100), 60 * SECOND), mistakes),
     };
     table.close(mistakes);
     timeouts

@@ -272,11 +272,13 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Between two data events of a leg, once the first has come: a stall. For a continuation also up to its first.
     pub idle: Duration,
+    /// For a client to take one write of a stream, 16 KiB at most; over it is let go.
+    pub send: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(5), idle: Duration::from_secs(20) }
+        Self { connect: Duration::from_secs(5), idle: Duration::from_secs(20), send: Duration::from_secs(60) }
     }
 }
 

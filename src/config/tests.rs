@@ -144,7 +144,7 @@ routes:
       buffer_limit: 3MiB
       force: true
       tokens: {cjk: 2, other: 3.5}
-    timeouts: {connect: 100ms, idle: 1m}
+    timeouts: {connect: 100ms, idle: 1m, send: 2s}
     retry: {attempts: 1, backoff: 2s, backoff_max: 3s}
     heartbeat: off
     resume: {mode: always, grace: 1s, unattended: 2, ttl: 3s, max_age: 4s, window: 5MiB, silence: 6s}
@@ -180,6 +180,7 @@ fn every_key_reaches_its_setting() {
     assert_eq!((tokens.cjk, tokens.other), (2.0, 3.5));
     assert_eq!(route.timeouts.connect, Duration::from_millis(100));
     assert_eq!(route.timeouts.idle, Duration::from_secs(60));
+    assert_eq!(route.timeouts.send, Duration::from_secs(2));
     assert_eq!((route.heartbeat, route.max_event), (None, 2 * MIB));
     assert_eq!(route.on_incomplete, OnIncomplete::Mirror);
     let [grace, ttl, max_age, silence] = [1, 3, 4, 6].map(Duration::from_secs);

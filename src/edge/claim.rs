@@ -134,7 +134,8 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let Some(route) = gateway.settings().route(model.as_deref().unwrap_or_default()) else {
         return refuse(gateway, session, &Fault::NoRoute { model }).await;
     };
-    let mut resumable = match resumable(gateway, session, route, &body).await? {
+    let streams = parsed.as_ref().is_ok_and(ChatRequest::stream);
+    let mut resumable = match resumable(gateway, session, route, &body, streams).await? {
         Ok(resumable) => resumable,
         Err(served) => return Ok(served),
     };
@@ -240,18 +241,24 @@ async fn resumable(
     session: &mut ServerSession,
     route: &Route,
     body: &Bytes,
+    streams: bool,
 ) -> Result<std::result::Result<Option<Resumable>, Served>> {
-    let wanted = match route.resume.mode {
-        ResumeMode::Off => false,
-        ResumeMode::OnRequest => headers::says(session.req_header(), BATON_RESUME, ON),
-        ResumeMode::Always => true,
-    };
-    if !wanted {
+    let head = session.req_header();
+    // Only a stream has events to come back to.
+    let wanted = streams
+        && match route.resume.mode {
+            ResumeMode::Off => false,
+            ResumeMode::OnRequest => headers::says(head, BATON_RESUME, ON),
+            ResumeMode::Always => true,
+        };
+    // Who names an event of a stream means to go on with it, whatever else the request says.
+    if !wanted && resume::named_stream(head).is_none() {
         return Ok(Ok(None));
     }
+    let tenant = resume::tenant_of(head);
     let asked = Digest::of(body);
     Ok(match resume::posted(gateway, session, asked).await? {
-        Posted::New(claim) => Ok(Some(Resumable { tenant: resume::tenant_of(session.req_header()), asked, claim })),
+        Posted::New(claim) => Ok(wanted.then_some(Resumable { tenant, asked, claim })),
         Posted::Again => Err(Served::Stream),
         Posted::Refused => Err(Served::Whole),
     })
@@ -301,8 +308,13 @@ async fn carry(
         First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept)?,
         First::Opening(_) => stream_header(&event_stream()?, client, &id, kept)?,
     };
-    reply::header(gateway.cors(), session, header).await.map_err(|error| error.into_down())?;
-    match stream::serve(session, start(gateway, chat, id, first, writer, keeping)).await {
+    let told = reply::header(gateway.cors(), session, header).await;
+    let start = start(gateway, chat, id, first, writer, keeping);
+    if let Err(error) = told {
+        stream::leave(start);
+        return Err(error.into_down());
+    }
+    match stream::serve(session, start).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
         Attached::Torn => Err(Error::explain(ErrorType::ReadError, "the engine broke off").into_up()),
         Attached::ClientGone => Err(opaque::client_gone()),
@@ -338,6 +350,7 @@ fn start(
     let (engine, _) = Engine::named(next.engine());
     let rid = format!("{:016x}", rand::random::<u64>());
     let (connector, connect) = (gateway.connector().clone(), route.timeouts.connect);
+    let head = headers::for_later_legs(&head);
     Start {
         relay: Relay::new(request, policy, family, engine, rid).expecting(choices),
         writer,
@@ -345,6 +358,7 @@ fn start(
         onward: Onward { connector, cluster: next.clone(), head, connect },
         report,
         heartbeat: route.heartbeat,
+        send: route.timeouts.send,
         began,
         keeping,
     }
@@ -354,17 +368,20 @@ fn start(
 fn keeping(gateway: &Gateway, chat: &mut Chat<'_>, id: &StreamId, writer: &Writer) -> Option<Keeping> {
     let Resumable { tenant, asked, claim } = chat.resumable.take()?;
     let settings::Resume { grace, unattended, ttl, max_age, window, silence, .. } = chat.route.resume;
-    let terms = Terms { grace, unattended, ttl, max_age, heartbeat: chat.route.heartbeat, window, silence };
+    let (heartbeat, send) = (chat.route.heartbeat, chat.route.timeouts.send);
+    let terms = Terms { grace, unattended, ttl, max_age, heartbeat, window, send, silence };
     let whose = Whose { tenant, asked, key: claim.as_ref().map(Claim::key) };
     let kept = Kept::new(id.clone(), whose, writer.handle(), terms);
     let registry = Arc::clone(gateway.registry());
+    // Before it can be found: what nobody reads may be given up.
+    let reader = kept.attend();
     if !registry.keep(&kept) {
         return None;
     }
     if let Some(claim) = claim {
         claim.fill(&kept);
     }
-    Some(Keeping { kept, registry, hold: Box::new(gateway.live().enter()) })
+    Some(Keeping { kept, registry, reader, hold: Box::new(gateway.live().enter()) })
 }
 
 /// The header of an event stream before an engine has said anything of it.

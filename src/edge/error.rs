@@ -230,6 +230,11 @@ mod tests {
             Fault::Unreachable { upstream: upstream.clone() },
             Fault::NoAnswer { upstream: upstream.clone() },
             Fault::TimedOut { upstream },
+            Fault::NoStream,
+            Fault::StreamExpired,
+            Fault::OtherRequest,
+            Fault::BadAck,
+            Fault::Trimmed { low: 3 },
             Fault::Overloaded,
             Fault::Internal,
         ]

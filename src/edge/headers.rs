@@ -1,5 +1,7 @@
 //! Which headers cross Baton.
 
+use std::sync::Arc;
+
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -18,6 +20,12 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// The prefix of the headers that are between a client and Baton.
 const OWN_PREFIX: &str = "baton-";
+
+/// How a client names the last event that it has.
+pub(super) const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Names a request, so that it is known when it comes again.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 fn is_own(name: &HeaderName) -> bool {
     name.as_str().starts_with(OWN_PREFIX)
@@ -50,7 +58,9 @@ fn dropped(headers: &HeaderMap, also: impl Fn(&HeaderName) -> bool) -> Vec<Heade
 pub(super) fn for_legs(client: &RequestHeader) -> RequestHeader {
     let mut head = client.clone();
     let own = [header::HOST, header::CONTENT_LENGTH, header::ACCEPT_ENCODING, header::EXPECT];
-    for name in dropped(&client.headers, |name| is_own(name) || own.contains(name)) {
+    // What names an event holds a stream's id, which is for its client only.
+    let is_own = |name: &HeaderName| is_own(name) || own.contains(name) || name.as_str() == LAST_EVENT_ID;
+    for name in dropped(&client.headers, is_own) {
         head.remove_header(&name);
     }
     head.set_version(Version::HTTP_11);
@@ -60,6 +70,17 @@ pub(super) fn for_legs(client: &RequestHeader) -> RequestHeader {
         head.set_uri(target);
     }
     head
+}
+
+/// The same for the legs behind the first, whose requests are others: a server that knows requests by their keys must not take
+/// them for the client's own.
+pub(super) fn for_later_legs(first: &Arc<RequestHeader>) -> Arc<RequestHeader> {
+    if !first.headers.contains_key(IDEMPOTENCY_KEY) {
+        return Arc::clone(first);
+    }
+    let mut head = RequestHeader::clone(first);
+    head.remove_header(IDEMPOTENCY_KEY);
+    Arc::new(head)
 }
 
 /// Takes the headers that are for Baton out of a request that goes through Pingora's own loop, which strips the hop-by-hop

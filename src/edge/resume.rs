@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
@@ -12,17 +12,12 @@ use serde_json::json;
 
 use super::error::Fault;
 use super::gateway::Gateway;
+use super::headers::{IDEMPOTENCY_KEY, LAST_EVENT_ID};
 use super::route::{self, Call};
 use super::{claim, opaque, reply};
 use crate::journal::Span;
 use crate::proto::record::Seq;
 use crate::stream::{self, Attached, Claim, Claimed, Digest, Found, Kept, StreamId, Tenant};
-
-/// How a client names the last event that it has.
-const LAST_EVENT_ID: &str = "last-event-id";
-
-/// Names a request, so that it is known when it comes again.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// The longest body of an acknowledgement, in bytes.
 const MAX_ACK: usize = 1024;
@@ -85,18 +80,23 @@ pub(super) enum Posted {
 pub(super) async fn posted(gateway: &Gateway, session: &mut ServerSession, asked: Digest) -> Result<Posted> {
     let head = session.req_header();
     let tenant = tenant_of(head);
-    if let Some(last) = head.headers.get(LAST_EVENT_ID).filter(|last| !last.is_empty() && !has_key(head)) {
-        let id = last.to_str().ok().and_then(|last| StreamId::parse(last.trim().rsplit_once('.')?.0));
-        let found = id.map_or(Found::Unknown, |id| gateway.registry().find(&id, &tenant));
-        return match found {
-            Found::Kept(kept) => again(gateway, session, &kept, asked).await,
-            Found::Expired if claim::may_regenerate(head) => Ok(Posted::New(None)),
-            Found::Expired => refuse(gateway, session, &Fault::StreamExpired).await,
-            // A client that wants to go on must not get another answer for it.
-            Found::Unknown => refuse(gateway, session, &Fault::NoStream).await,
-        };
+    let (goes_on, regenerates) = (last_event(head).is_some(), claim::may_regenerate(head));
+    if let Some(id) = named_stream(head) {
+        // A client that wants to go on must not get another answer for it, unless it says so.
+        match gateway.registry().find(&id, &tenant) {
+            Found::Kept(kept) => return again(gateway, session, &kept, asked).await,
+            Found::Expired if regenerates => {}
+            Found::Expired => return refuse(gateway, session, &Fault::StreamExpired).await,
+            Found::Unknown => return refuse(gateway, session, &Fault::NoStream).await,
+        }
     }
-    let Some(key) = head.headers.get(IDEMPOTENCY_KEY) else { return Ok(Posted::New(None)) };
+    let Some(key) = head.headers.get(IDEMPOTENCY_KEY) else {
+        return if goes_on && !regenerates {
+            refuse(gateway, session, &Fault::NoStream).await
+        } else {
+            Ok(Posted::New(None))
+        };
+    };
     let key = Digest::of_key(&tenant, key.as_bytes());
     let claimed = tokio::select! {
         claimed = gateway.registry().claim(key) => claimed,
@@ -104,12 +104,19 @@ pub(super) async fn posted(gateway: &Gateway, session: &mut ServerSession, asked
     };
     match claimed {
         Claimed::Kept(kept) => again(gateway, session, &kept, asked).await,
+        Claimed::First(_) if goes_on && !regenerates => refuse(gateway, session, &Fault::NoStream).await,
         Claimed::First(claim) => Ok(Posted::New(Some(claim))),
     }
 }
 
-fn has_key(head: &RequestHeader) -> bool {
-    head.headers.contains_key(IDEMPOTENCY_KEY)
+/// What the client names as the last event that it has. An empty header names none.
+fn last_event(head: &RequestHeader) -> Option<&HeaderValue> {
+    head.headers.get(LAST_EVENT_ID).filter(|last| !last.is_empty())
+}
+
+/// The stream whose event a request names as the last one that its client has.
+pub(super) fn named_stream(head: &RequestHeader) -> Option<StreamId> {
+    StreamId::parse(last_event(head)?.to_str().ok()?.trim().rsplit_once('.')?.0)
 }
 
 async fn again(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>, asked: Digest) -> Result<Posted> {
@@ -141,16 +148,14 @@ async fn acknowledge(gateway: &Gateway, session: &mut ServerSession, kept: &Kept
 
 /// Sends the events behind the client's position, and then what comes.
 async fn read(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>) -> Result<()> {
-    let Span { low, next, sealed } = kept.log().span();
-    let from = match position(session.req_header(), kept.id()) {
-        // What it cannot have had is not waited for.
-        Some(last) => last.saturating_add(1).min(next + Seq::from(sealed)),
-        None => 0,
-    };
+    let Span { low, sealed, .. } = kept.log().span();
+    let told = told(kept);
+    // What it cannot have had is not waited for.
+    let from = position(session.req_header(), kept.id()).map_or(0, |last| last.saturating_add(1).min(told));
     if from < low {
         return reply::fault(gateway.cors(), session, &Fault::Trimmed { low }).await;
     }
-    if sealed && from > next {
+    if sealed && from == told {
         return reply::nothing(gateway.cors(), session).await;
     }
     let client = session.req_header().version;
@@ -167,10 +172,17 @@ async fn read(gateway: &Gateway, session: &mut ServerSession, kept: &Arc<Kept>) 
     }
 }
 
+/// How many events the stream has so far, that of its seal included where there is one.
+fn told(kept: &Kept) -> Seq {
+    let end = kept.log().end();
+    // Asked for second: a seal that comes in between adds an event at most, which is one that is still to come.
+    kept.log().span().next + Seq::from(end.is_some_and(|seal| seal.has_event()))
+}
+
 /// The number of the last event that the client has: `Last-Event-ID`, or `after` in the query. `None`: it has none, or says nothing that
 /// makes sense, and gets everything.
 fn position(head: &RequestHeader, id: &StreamId) -> Option<Seq> {
-    let named = head.headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok());
+    let named = last_event(head).and_then(|value| value.to_str().ok());
     let asked = || {
         let pairs = head.uri.query().into_iter().flat_map(|query| query.split('&'));
         pairs.filter_map(|pair| pair.strip_prefix("after=")).next_back()
@@ -188,7 +200,7 @@ fn position(head: &RequestHeader, id: &StreamId) -> Option<Seq> {
 }
 
 async fn status(kept: &Kept) -> String {
-    let Span { low, next, sealed } = kept.log().span();
+    let Span { low, sealed, .. } = kept.log().span();
     let progress = tokio::time::timeout(ANSWER, kept.progress()).await.ok().flatten();
     let readers = kept.readers();
     let state = match (sealed, readers) {
@@ -201,7 +213,7 @@ async fn status(kept: &Kept) -> String {
         "state": state,
         "end": kept.log().end().map(|seal| seal.name()),
         // The last event that there is; `null` before the first.
-        "seq": (next + Seq::from(sealed)).checked_sub(1),
+        "seq": told(kept).checked_sub(1),
         "low": low,
         "legs": progress.map(|progress| progress.leg),
         "tokens": progress.map(|progress| progress.tokens),

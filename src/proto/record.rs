@@ -93,6 +93,13 @@ pub enum Seal {
     Cancelled,
 }
 
+impl Seal {
+    /// Whether its number is that of an event: an error, or `[DONE]`.
+    pub fn has_event(&self) -> bool {
+        !matches!(self, Seal::Mirrored(MirroredEnd::Cut | MirroredEnd::Clean))
+    }
+}
+
 /// The end of an engine's answer, to be passed on as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MirroredEnd {

@@ -15,11 +15,8 @@ use super::wire::{self, Dress, End};
 use crate::journal::{Pulled, Reader};
 
 /// Most bytes taken out of the journal for one write. What more there is follows in the next one, and a client that takes so
-/// little at a time is not [`STUCK`].
+/// little at a time is not stuck.
 const WRITE_SIZE: usize = 16 * 1024;
-
-/// A client that does not take one write in this time is gone, whatever its connection says.
-const STUCK: Duration = Duration::from_secs(60);
 
 /// Stands for "no heartbeats": longer than any connection lives, short enough for a timer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -56,6 +53,8 @@ pub(super) struct Pace {
     pub(super) heartbeat: Option<Duration>,
     /// The client has got nothing since.
     pub(super) quiet_since: Instant,
+    /// A client that does not take one write in this time is gone, whatever its connection says.
+    pub(super) send: Duration,
 }
 
 /// What woke the loop.
@@ -94,7 +93,7 @@ pub(super) async fn attach(
         match woken {
             Woken::Client => return Attached::ClientGone,
             Woken::Phase(phase) => {
-                if write(session, Bytes::from_static(wire::comment(phase))).await.is_err() {
+                if write(session, Bytes::from_static(wire::comment(phase)), pace.send).await.is_err() {
                     return Attached::ClientGone;
                 }
                 last_write = Instant::now();
@@ -103,7 +102,7 @@ pub(super) async fn attach(
             Woken::Clock if last_write.elapsed() < heartbeat => timer.as_mut().reset(last_write + heartbeat),
             Woken::Clock => {
                 sent.heartbeats += 1;
-                if write(session, Bytes::from_static(dress.heartbeat())).await.is_err() {
+                if write(session, Bytes::from_static(dress.heartbeat()), pace.send).await.is_err() {
                     return Attached::ClientGone;
                 }
                 last_write = Instant::now();
@@ -113,7 +112,7 @@ pub(super) async fn attach(
                 let end = render(reader, dress, &mut buffer, sent);
                 sent.bytes += buffer.len() as u64;
                 // An empty write would be taken for the end of the response.
-                if !buffer.is_empty() && write(session, Bytes::copy_from_slice(&buffer)).await.is_err() {
+                if !buffer.is_empty() && write(session, Bytes::copy_from_slice(&buffer), pace.send).await.is_err() {
                     return Attached::ClientGone;
                 }
                 buffer.clear();
@@ -124,7 +123,7 @@ pub(super) async fn attach(
                         session.shutdown().await;
                         return Attached::Torn;
                     }
-                    Some(_) if finish(session).await.is_err() => return Attached::ClientGone,
+                    Some(_) if finish(session, pace.send).await.is_err() => return Attached::ClientGone,
                     Some(End::Lost) => return Attached::Lost,
                     Some(End::Orderly) => return Attached::Served,
                 }
@@ -164,23 +163,23 @@ fn render(reader: &mut Reader, dress: Dress<'_>, buffer: &mut Vec<u8>, sent: &mu
 }
 
 /// Hands bytes to the client's connection, for as long as it takes them.
-async fn write(session: &mut ServerSession, bytes: Bytes) -> Result<(), Gone> {
-    patiently(session.write_response_body(bytes, false)).await
+async fn write(session: &mut ServerSession, bytes: Bytes, patience: Duration) -> Result<(), Gone> {
+    patiently(session.write_response_body(bytes, false), patience).await
 }
 
-async fn finish(session: &mut ServerSession) -> Result<(), Gone> {
-    patiently(session.finish_body()).await
+async fn finish(session: &mut ServerSession, patience: Duration) -> Result<(), Gone> {
+    patiently(session.finish_body(), patience).await
 }
 
 /// The client does not take any more.
 struct Gone;
 
-/// Waits for a write at most [`STUCK`]. A timer is made only for one that is not done at once.
-async fn patiently(write: impl Future<Output = pingora::Result<()>>) -> Result<(), Gone> {
+/// Waits for a write at most so long. A timer is made only for one that is not done at once.
+async fn patiently(write: impl Future<Output = pingora::Result<()>>, patience: Duration) -> Result<(), Gone> {
     let mut write = pin!(write);
     let written = match poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
         Poll::Ready(written) => written,
-        Poll::Pending => timeout(STUCK, write).await.map_err(|_| Gone)?,
+        Poll::Pending => timeout(patience, write).await.map_err(|_| Gone)?,
     };
     written.map_err(|_| Gone)
 }
@@ -189,19 +188,21 @@ async fn patiently(write: impl Future<Output = pingora::Result<()>>) -> Result<(
 mod tests {
     use super::*;
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_is_not_taken_is_given_up_after_a_minute() {
+    async fn a_write_that_is_not_taken_is_given_up_after_its_time() {
         let began = Instant::now();
-        assert!(patiently(std::future::pending()).await.is_err());
-        assert_eq!(began.elapsed(), STUCK);
+        assert!(patiently(std::future::pending(), MINUTE).await.is_err());
+        assert_eq!(began.elapsed(), MINUTE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_takes_a_while_is_waited_for() {
         let slow = async {
-            tokio::time::sleep(STUCK - Duration::from_secs(1)).await;
+            tokio::time::sleep(MINUTE - Duration::from_secs(1)).await;
             Ok(())
         };
-        assert!(patiently(slow).await.is_ok());
+        assert!(patiently(slow, MINUTE).await.is_ok());
     }
 }

@@ -20,7 +20,7 @@ use super::drive::Driver;
 use super::id::StreamId;
 use super::unread::{Loss, Unread};
 use crate::journal::Handle;
-use crate::proto::record::Seq;
+use crate::proto::record::{Seal, Seq};
 
 /// How often an orphan's tokens are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -99,6 +99,8 @@ pub struct Terms {
     pub heartbeat: Option<Duration>,
     /// Bytes from which on acknowledged events need not be kept; `None`: they are kept.
     pub window: Option<usize>,
+    /// A reader that does not take one write in this time is taken for gone.
+    pub send: Duration,
     /// A reader that has acknowledged and then says nothing for so long is taken for gone; `None`: none is.
     pub silence: Option<Duration>,
 }
@@ -225,7 +227,8 @@ impl Kept {
     /// A client has everything up to this event: where the log holds more than the window, what is below may go.
     pub fn acknowledge(&self, seq: Seq) {
         self.acknowledged.send_replace(Some(Instant::now()));
-        if let Some(window) = self.terms.window {
+        // With several readers it is not known whose word this is, and another may be behind.
+        if let Some(window) = self.terms.window.filter(|_| self.readers() <= 1) {
             self.log.release(seq.saturating_add(1), window);
         }
     }
@@ -240,9 +243,20 @@ impl Kept {
         self.terms.heartbeat
     }
 
+    /// How long a reader may take for one write.
+    pub(super) fn send(&self) -> Duration {
+        self.terms.send
+    }
+
     /// Time since it began.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// Whether it has ended without a token: by an error instead of an answer.
+    pub(super) fn is_empty(&self) -> bool {
+        let nothing = self.ended.get().is_some_and(|(progress, _)| progress.tokens == 0);
+        nothing && !matches!(self.log.end(), Some(Seal::Finished | Seal::Cancelled))
     }
 
     /// How many read it now.
@@ -348,7 +362,10 @@ impl Kept {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner).push(asking);
         // Whoever ends it answers all who ask before; behind that nobody answers, but it is known.
         match self.ended.get() {
-            Some((progress, _)) => Some(*progress),
+            Some((progress, _)) => {
+                self.answer(*progress);
+                Some(*progress)
+            }
             None => {
                 self.audience.send_modify(|_| {});
                 told.await.ok()
@@ -445,6 +462,7 @@ pub(super) mod tests {
             max_age: 30 * minute,
             heartbeat: None,
             window: None,
+            send: minute,
             silence: Some(minute),
         };
         let whose = Whose { tenant: Tenant::of(None), asked: Digest::of(b"{}"), key: Some(Digest::of(b"key")) };

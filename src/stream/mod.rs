@@ -71,6 +71,8 @@ pub struct Start {
     pub report: Report,
     /// Silence after which the client gets a comment; `None`: never.
     pub heartbeat: Option<Duration>,
+    /// A client that does not take one write in this time is taken for gone.
+    pub send: Duration,
     /// When the request came.
     pub began: Instant,
     /// What outlives the client's connection; `None`: nothing does.
@@ -83,6 +85,8 @@ pub struct Keeping {
     pub kept: Arc<Kept>,
     /// Where they find it.
     pub registry: Arc<Registry>,
+    /// The client that has begun it.
+    pub reader: Attendance,
     /// Held for as long as the stream is under way, with a client or without.
     pub hold: Box<dyn Send>,
 }
@@ -99,16 +103,15 @@ impl Start {
 pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
     let mut reader = start.writer.reader(0);
     let mut sent = Sent::default();
-    let heartbeat = start.heartbeat;
+    let Start { heartbeat, send, .. } = start;
     // A header that did not wait for the engine went out with the first heartbeat due.
     let quiet_since = if let First::Opening(_) = start.first { start.began } else { Instant::now() };
     let (mut driver, keeping) = start.into_driver();
     let kept = keeping.as_ref().map(|keeping| &*keeping.kept);
-    let attendance = keeping.as_ref().map(|keeping| keeping.kept.attend());
     let attached = {
         let dress = kept.map_or(Dress::Plain, Dress::Numbered);
         let mut drive = pin!(run(&mut driver, kept));
-        let pace = Pace { heartbeat, quiet_since };
+        let pace = Pace { heartbeat, quiet_since, send };
         let mut attach = pin!(attach(session, &mut reader, dress, pace, &mut sent));
         tokio::select! {
             biased;
@@ -121,28 +124,25 @@ pub async fn serve(session: &mut ServerSession, start: Start) -> Attached {
             }
         }
     };
-    if let Some(kept) = kept
-        && attached == Attached::Served
-    {
-        kept.was_delivered();
-    }
-    drop(attendance);
-    match keeping {
-        Some(keeping) if !driver.is_sealed() => {
-            driver.client_left();
-            // On its own from here on: the client's connection is given up with this request.
-            tokio::spawn(unattended(driver, keeping, sent));
-            return attached;
+    let Some(keeping) = keeping else {
+        if attached != Attached::Served {
+            driver.abandon(); // nobody reads any more
         }
-        Some(keeping) => {
-            // A client may have left between the seal and the end of the run that notes it.
-            keeping.kept.run(&mut driver).await;
-            keeping.registry.ended(&keeping.kept);
-        }
-        None if attached != Attached::Served => driver.abandon(), // nobody reads any more
-        None => {}
+        driver.conclude(attached, sent);
+        return attached;
+    };
+    if attached == Attached::Served {
+        keeping.kept.was_delivered();
     }
-    driver.conclude(attached, sent);
+    if matches!(attached, Attached::ClientGone | Attached::Lost) {
+        driver.client_left();
+    }
+    if driver.is_sealed() {
+        without_client(driver, keeping, sent).await;
+    } else {
+        // On its own from here on: the client's connection is given up with this request.
+        tokio::spawn(without_client(driver, keeping, sent));
+    }
     attached
 }
 
@@ -156,15 +156,22 @@ async fn run(driver: &mut Driver, kept: Option<&Kept>) {
 /// Goes on with a stream whose client has left before it got anything, if it can come back.
 pub fn leave(start: Start) {
     let (mut driver, keeping) = start.into_driver();
-    if let Some(keeping) = keeping {
-        driver.client_left();
-        tokio::spawn(unattended(driver, keeping, Sent::default()));
+    match keeping {
+        Some(keeping) => {
+            driver.client_left();
+            tokio::spawn(without_client(driver, keeping, Sent::default()));
+        }
+        None => {
+            driver.abandon();
+            driver.conclude(Attached::ClientGone, Sent::default());
+        }
     }
 }
 
-/// Goes on with a stream whose first client has left it.
-async fn unattended(mut driver: Driver, keeping: Keeping, sent: Sent) {
-    let Keeping { kept, registry, hold } = keeping;
+/// Brings a stream to its end whose first client is gone, or has got it to its end.
+async fn without_client(mut driver: Driver, keeping: Keeping, sent: Sent) {
+    let Keeping { kept, registry, reader, hold } = keeping;
+    drop(reader);
     kept.run(&mut driver).await;
     registry.ended(&kept);
     // What became of it is told by its seal: whether anybody has read it to there is told by those who did.
@@ -177,7 +184,7 @@ pub async fn resume(session: &mut ServerSession, kept: &Arc<Kept>, from: Seq) ->
     let attendance = kept.attend();
     let mut reader = kept.log().reader(from);
     let mut sent = Sent::default();
-    let pace = Pace { heartbeat: kept.heartbeat(), quiet_since: Instant::now() };
+    let pace = Pace { heartbeat: kept.heartbeat(), quiet_since: Instant::now(), send: kept.send() };
     let attached = attach(session, &mut reader, Dress::Numbered(kept), pace, &mut sent).await;
     if attached == Attached::Served {
         kept.was_delivered();

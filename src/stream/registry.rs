@@ -40,7 +40,7 @@ pub struct Registry {
     shards: [Mutex<HashMap<Box<str>, Slot>>; SHARDS],
     /// The streams whose requests have keys, and requests whose streams have not begun yet.
     keys: Mutex<HashMap<Digest, Keyed>>,
-    /// When to look at which. A stream may be due later than it says here, never earlier.
+    /// When to look at which; one entry for each slot.
     due: Mutex<BTreeSet<(Instant, Box<str>)>>,
     unread: Arc<Unread>,
 }
@@ -85,10 +85,17 @@ impl Drop for Claim {
     }
 }
 
+/// What is known under a name, and when to look at it.
 #[derive(Debug)]
-enum Slot {
+struct Slot {
+    what: What,
+    due: Instant,
+}
+
+#[derive(Debug)]
+enum What {
     Kept(Arc<Kept>),
-    Over { id: StreamId, tenant: Tenant, until: Instant },
+    Over { id: StreamId, tenant: Tenant },
 }
 
 impl Default for Registry {
@@ -105,14 +112,14 @@ impl Default for Registry {
 impl Registry {
     /// Keeps a stream until it is due. False: another one has the same time, node and number, and this one cannot be found again.
     pub fn keep(&self, kept: &Arc<Kept>) -> bool {
-        let name: Box<str> = kept.id().short().into();
+        let (name, due): (Box<str>, _) = (kept.id().short().into(), kept.due());
         let mut shard = self.shard(&name);
         if shard.contains_key(&name) {
             return false;
         }
-        shard.insert(name.clone(), Slot::Kept(Arc::clone(kept)));
+        shard.insert(name.clone(), Slot { what: What::Kept(Arc::clone(kept)), due });
+        self.due().insert((due, name));
         drop(shard);
-        self.look_at(kept.due(), name);
         kept.count_in(&self.unread);
         true
     }
@@ -120,10 +127,9 @@ impl Registry {
     /// Gives up the stream that nobody reads and that is missed least: it is forgotten, and its engine told to stop. What is given back
     /// resolves when nothing of it is there any more. `None`: every stream has a reader.
     pub(super) fn give_up_one(&self) -> Option<(Loss, oneshot::Receiver<Never>)> {
-        let (loss, kept) = self.unread.first()?;
+        let (loss, kept) = self.unread.take_first()?;
         let gone = kept.watch_end();
-        let over = expire(&mut self.shard(kept.id().short()), kept.id().short());
-        kept.count_out();
+        let over = self.expire(&mut self.shard(kept.id().short()), kept.id().short());
         self.retire(over);
         Some((loss, gone))
     }
@@ -133,31 +139,38 @@ impl Registry {
         self.unread.orphans()
     }
 
-    /// Looks again at a stream that has ended, and is due earlier therefore.
+    /// Notes that a stream has ended, and is due earlier therefore. The key of one of which nothing has come is free again.
     pub fn ended(&self, kept: &Arc<Kept>) {
         kept.place();
-        self.look_at(kept.due(), kept.id().short().into());
+        if kept.is_empty() {
+            self.free_key(kept);
+        }
+        let (name, due) = (kept.id().short(), kept.due());
+        let mut shard = self.shard(name);
+        if let Some(slot) =
+            shard.get_mut(name).filter(|slot| matches!(&slot.what, What::Kept(is) if Arc::ptr_eq(is, kept)))
+        {
+            self.move_to(slot, due, name);
+        }
     }
 
     /// The stream of this id, for its tenant only.
     pub fn find(&self, id: &StreamId, tenant: &Tenant) -> Found {
+        let now = Instant::now();
         let mut shard = self.shard(id.short());
-        match shard.get(id.short()) {
-            Some(Slot::Kept(kept)) if !kept.is(id, tenant) => Found::Unknown,
-            Some(Slot::Kept(kept)) if kept.due() > Instant::now() => Found::Kept(Arc::clone(kept)),
-            Some(Slot::Kept(_)) => {
+        let Some(Slot { what, due }) = shard.get(id.short()) else { return Found::Unknown };
+        match what {
+            What::Kept(kept) if !kept.is(id, tenant) => Found::Unknown,
+            What::Kept(kept) if kept.due() > now => Found::Kept(Arc::clone(kept)),
+            What::Kept(_) => {
                 // The sweep has not been here yet.
-                let over = expire(&mut shard, id.short());
+                let over = self.expire(&mut shard, id.short());
                 drop(shard);
                 self.retire(over);
                 Found::Expired
             }
-            Some(Slot::Over { id: over, tenant: of, until })
-                if over.is(id) & of.is(tenant) && *until > Instant::now() =>
-            {
-                Found::Expired
-            }
-            _ => Found::Unknown,
+            What::Over { id: over, tenant: of } if over.is(id) & of.is(tenant) && *due > now => Found::Expired,
+            What::Over { .. } => Found::Unknown,
         }
     }
 
@@ -194,21 +207,20 @@ impl Registry {
         let now = Instant::now();
         while let Some(name) = self.next_due(now) {
             let mut shard = self.shard(&name);
-            match shard.get(&name) {
-                Some(Slot::Kept(kept)) if kept.due() > now => {
+            let Some(slot) = shard.get_mut(&name).filter(|slot| slot.due <= now) else { continue };
+            match &slot.what {
+                What::Kept(kept) if kept.due() > now => {
                     let due = kept.due();
-                    drop(shard);
-                    self.look_at(due, name);
+                    self.move_to(slot, due, &name);
                 }
-                Some(Slot::Kept(_)) => {
-                    let over = expire(&mut shard, &name);
+                What::Kept(_) => {
+                    let over = self.expire(&mut shard, &name);
                     drop(shard);
                     self.retire(over);
                 }
-                Some(Slot::Over { until, .. }) if *until <= now => {
+                What::Over { .. } => {
                     shard.remove(&name);
                 }
-                _ => {}
             }
         }
     }
@@ -229,45 +241,59 @@ impl Registry {
         lock(&self.shards[at % SHARDS])
     }
 
-    fn look_at(&self, due: Instant, name: Box<str>) {
-        lock(&self.due).insert((due, name));
+    fn due(&self) -> MutexGuard<'_, BTreeSet<(Instant, Box<str>)>> {
+        lock(&self.due)
+    }
+
+    /// Looks at a slot at another time. Its shard is locked: always before the index.
+    fn move_to(&self, slot: &mut Slot, due: Instant, name: &str) {
+        let mut index = self.due();
+        index.remove(&(slot.due, name.into()));
+        index.insert((due, name.into()));
+        slot.due = due;
     }
 
     fn next_due(&self, now: Instant) -> Option<Box<str>> {
-        let mut due = lock(&self.due);
+        let mut due = self.due();
         let first = due.first().filter(|(at, _)| *at <= now)?.clone();
         due.remove(&first);
         Some(first.1)
     }
 
+    /// Puts a name in the place of a stream, if there is room for one.
+    fn expire(&self, shard: &mut HashMap<Box<str>, Slot>, name: &str) -> Option<Arc<Kept>> {
+        let room = shard.len() <= MAX_REMEMBERED / SHARDS;
+        let slot = shard.get_mut(name)?;
+        let What::Kept(kept) = &slot.what else { return None };
+        let kept = Arc::clone(kept);
+        if room {
+            slot.what = What::Over { id: kept.id().clone(), tenant: *kept.tenant() };
+            self.move_to(slot, Instant::now() + REMEMBERED, name);
+        } else {
+            self.due().remove(&(slot.due, name.into()));
+            shard.remove(name);
+        }
+        Some(kept)
+    }
+
     /// Lets a stream go whose time is over, outside of any lock: its journal goes with it.
-    fn retire(&self, over: Option<(Arc<Kept>, Instant)>) {
-        if let Some((kept, until)) = over {
-            if let Some(key) = kept.key() {
-                let mut keys = lock(&self.keys);
-                let is_its = |keyed: &Keyed| keyed.borrow().as_ref().is_some_and(|keyed| Arc::ptr_eq(keyed, &kept));
-                if keys.get(key).is_some_and(is_its) {
-                    keys.remove(key);
-                }
-            }
+    fn retire(&self, over: Option<Arc<Kept>>) {
+        if let Some(kept) = over {
+            self.free_key(&kept);
             kept.forget();
             kept.count_out();
-            self.look_at(until, kept.id().short().into());
         }
     }
-}
 
-/// Puts a name in the place of a stream.
-fn expire(shard: &mut HashMap<Box<str>, Slot>, name: &str) -> Option<(Arc<Kept>, Instant)> {
-    let room = shard.len() <= MAX_REMEMBERED / SHARDS;
-    let slot = shard.get_mut(name)?;
-    let Slot::Kept(kept) = slot else { return None };
-    let (kept, until) = (Arc::clone(kept), Instant::now() + REMEMBERED);
-    *slot = Slot::Over { id: kept.id().clone(), tenant: *kept.tenant(), until };
-    if !room {
-        shard.remove(name);
+    /// Nothing is known any more under the key of a stream's request.
+    fn free_key(&self, kept: &Arc<Kept>) {
+        let Some(key) = kept.key() else { return };
+        let mut keys = lock(&self.keys);
+        let is_its = |keyed: &Keyed| keyed.borrow().as_ref().is_some_and(|keyed| Arc::ptr_eq(keyed, kept));
+        if keys.get(key).is_some_and(is_its) {
+            keys.remove(key);
+        }
     }
-    Some((kept, until))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -310,7 +336,7 @@ mod tests {
             advance(REMEMBERED).await;
             assert_eq!(state(&registry, &kept), "unknown");
             registry.sweep();
-            assert_eq!((registry.len(), lock(&registry.due).len()), (0, 0));
+            assert_eq!((registry.len(), registry.due().len()), (0, 0));
         }
     }
 

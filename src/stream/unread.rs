@@ -69,15 +69,14 @@ impl Unread {
         self.order().remove(number);
     }
 
-    /// The stream that goes first, and what is lost with it.
-    pub(super) fn first(&self) -> Option<(Loss, Arc<Kept>)> {
+    /// Takes out the stream that goes first, and what is lost with it: nobody else gets it.
+    pub(super) fn take_first(&self) -> Option<(Loss, Arc<Kept>)> {
         let mut order = self.order();
         loop {
-            let ((loss, _, number), kept) = order.streams.first_key_value()?;
-            let (loss, number) = (*loss, *number);
-            match kept.upgrade() {
-                Some(kept) => return Some((loss, kept)),
-                None => order.remove(number),
+            let ((loss, _, number), kept) = order.streams.pop_first()?;
+            order.places.remove(&number);
+            if let Some(kept) = kept.upgrade() {
+                return Some((loss, kept));
             }
         }
     }

@@ -38,7 +38,14 @@ impl Dress<'_> {
     pub(super) fn phase(self) -> Option<watch::Receiver<Phase>> {
         match self {
             Dress::Plain => None,
-            Dress::Numbered(kept) => Some(kept.phase().subscribe()),
+            Dress::Numbered(kept) => {
+                let mut phase = kept.phase().subscribe();
+                // Who comes in the middle of it is told, too.
+                if *phase.borrow() == Phase::Recovering {
+                    phase.mark_changed();
+                }
+                Some(phase)
+            }
         }
     }
 

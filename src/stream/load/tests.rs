@@ -62,11 +62,13 @@ impl Rig {
             max_age: 1800 * SECOND,
             heartbeat: None,
             window: None,
+            send: 60 * SECOND,
             silence: Some(60 * SECOND),
         };
         let whose = Whose { tenant, asked: Digest::of(b"{}"), key: None };
         let id = self.ids.mint();
         let kept = Kept::new(id.clone(), whose, writer.handle(), terms);
+        let reader = kept.attend();
         assert!(self.load.registry.keep(&kept));
         let (family, engine) = (Family::named("qwen3").0, Engine::named("vllm").0);
         let registry = Arc::clone(&self.load.registry);
@@ -77,8 +79,9 @@ impl Rig {
             onward: (self.onward)(),
             report: Report::new(Arc::clone(&self.metrics), id, "*", "a", "a"),
             heartbeat: None,
+            send: 60 * SECOND,
             began: Instant::now(),
-            keeping: Some(Keeping { kept: Arc::clone(&kept), registry, hold: Box::new(()) }),
+            keeping: Some(Keeping { kept: Arc::clone(&kept), registry, reader, hold: Box::new(()) }),
         });
         settle().await;
         kept
@@ -195,6 +198,37 @@ async fn with_nothing_to_give_up_new_streams_are_first_not_kept_and_then_refused
     let orphan = Arc::downgrade(&rig.begin().await);
     assert_eq!(rig.load.make_room().await, Room::Tight);
     assert!(orphan.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_s_bytes_count_as_its_streams_do() {
+    use crate::proto::record::{Record, Sink as _};
+    let mut rig = Rig::new(100, 100).await;
+    let limits = Limits { max_stream: 1 << 20, max_total: 100 << 10, max_streams: 100 };
+    let bounds = Bounds { memory: None, tenant_bytes: 1 << 20, tenant_streams: 100 };
+    rig.load = Load::new(MemoryStore::new(limits), Arc::default(), Arc::clone(&rig.metrics), bounds);
+    let orphans = [Arc::downgrade(&rig.begin().await), Arc::downgrade(&rig.begin().await)];
+    let mut read = Vec::new();
+    let mut fill = |to: usize| {
+        while rig.load.store.bytes() < to << 10 {
+            let mut log = rig.load.store.create().expect("there is room");
+            for _ in 0..8 {
+                log.append(Record::Whole { event: None, data: &[b'x'; 100] });
+            }
+            read.push(log);
+        }
+    };
+    fill(78);
+    assert_eq!(rig.load.make_room().await, Room::Ample);
+    assert!(orphans.iter().all(|kept| kept.upgrade().is_some()));
+    fill(81);
+    assert_eq!(rig.load.make_room().await, Room::Ample);
+    assert!(orphans[0].upgrade().is_none(), "the older one");
+    fill(94);
+    assert_eq!(rig.load.make_room().await, Room::Tight);
+    assert!(orphans[1].upgrade().is_none());
+    fill(99);
+    assert_eq!(rig.load.make_room().await, Room::None);
 }
 
 #[tokio::test(start_paused = true)]
