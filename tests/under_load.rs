@@ -225,3 +225,26 @@ async fn a_plain_client_that_does_not_read_ends_as_any_other() {
     })
     .await;
 }
+
+/// Where Linux tells of TCP connections: <https://docs.kernel.org/networking/proc_net_tcp.html>.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_asked_by_tcp() {
+    let rig = one_engine("leg1 stall@5", "").await;
+    let (_begun, mut events) = Client::begin(&rig, &request()).await;
+    events.take(2).await;
+    let port = format!(":{:04X}", rig.address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the table");
+    let established = table.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        (fields.get(1)?.ends_with(&port) && fields[3] == "01").then(|| fields[5].to_owned())
+    });
+    let timers: Vec<_> = established.collect();
+    assert!(!timers.is_empty());
+    // 02: the keep-alive timer; nothing is sent that would have set another.
+    for timer in timers {
+        let (kind, ticks) = timer.split_once(':').expect("a kind and a time");
+        let ticks = u64::from_str_radix(ticks, 16).expect("a number");
+        assert!(kind == "02" && ticks <= 60 * 100, "{timer}");
+    }
+}

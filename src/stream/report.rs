@@ -65,7 +65,7 @@ impl Report {
         self.endpoint = Some(Arc::clone(leg.endpoint()));
     }
 
-    /// An engine has begun to answer, and the client has the response's header. To be told [`Report::first_leg`] before.
+    /// The client has the response's header. Where an engine has begun to answer, [`Report::first_leg`] is to be told before.
     pub fn start(&self, model: &str, excluded: Option<&'static str>) {
         self.line(None, Event::Start { route: &self.route, model, excluded });
     }

@@ -72,9 +72,9 @@ impl Dress<'_> {
 /// Tells of an engine that was lost. As lonely a line as a numbered stream's heartbeat, for the same reason.
 pub(super) fn comment(phase: Phase) -> &'static [u8] {
     match phase {
-        Phase::Going => b": baton going\n",
         Phase::Recovering => b": baton recovering\n",
-        Phase::Continued => b": baton continued\n",
+        // No stream comes to be merely going again.
+        Phase::Going | Phase::Continued => b": baton continued\n",
     }
 }
 
@@ -130,14 +130,14 @@ fn write_seal(seq: Seq, seal: &Seal, dress: Dress<'_>, out: &mut Vec<u8>) -> End
     End::Orderly
 }
 
-const ABANDONED: &str = "The answer is incomplete: nobody read it for longer than it is kept up, so the engine was told to stop. Send the request again for a whole answer.";
+const ABANDONED: &str = "The answer is incomplete: nobody read it for longer, or for more tokens, than it is kept up, so the engine was told to stop. Send the request again for a whole answer.";
 const CANCELLED: &str = "The answer is incomplete: it was cancelled. What was sent so far is valid.";
 
 /// Appends the error event for a reader that cannot get the rest of its stream.
 pub(super) fn write_lost(error: &ReadError, out: &mut Vec<u8>) {
     let message = match error {
         ReadError::Trimmed { .. } => {
-            "The answer is incomplete: it was read too slowly, and what was not read in time is no longer there. Send the request again for a whole answer.".to_owned()
+            "The answer is incomplete: what was not read in time is no longer there. Send the request again for a whole answer.".to_owned()
         }
         other => format!("The answer is incomplete by a fault inside Baton ({other}). Send the request again for a whole answer."),
     };
