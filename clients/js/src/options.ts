@@ -91,11 +91,11 @@ export function settle(options: BatonOptions): Settings {
     match: options.match ?? ((url) => /\/(chat\/)?completions\/?$/.test(url.pathname)),
     streamUrl: options.streamUrl,
     retry: {
-      attempts: 10,
+      attempts: 100,
       openAttempts: 4,
       outageMs: 300_000,
       baseMs: 1000,
-      maxMs: 15_000,
+      maxMs: 5000,
       ...options.retry,
     },
     ack:

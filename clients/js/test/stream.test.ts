@@ -572,7 +572,11 @@ describe('cancelling', () => {
         return new Response(null, { status: 204 });
       }
       begun += 1;
-      const headers = { 'content-type': 'text/event-stream', 'baton-stream': `s${begun}` };
+      const headers = {
+        'content-type': 'text/event-stream',
+        'baton-stream': `s${begun}`,
+        location: `/v1/streams/s${begun}`,
+      };
       return new Response(new ReadableStream(), { headers });
     };
     const baton = client({ fetch });
@@ -582,6 +586,23 @@ describe('cancelling', () => {
     await baton.cancel();
     assert.equal(cancelled.length, 64);
     assert.equal(cancelled.at(-1), 'https://a.test/v1/streams/s70/cancel');
+  });
+});
+
+describe('a stream that the server could not keep', () => {
+  it('is read as it comes, and asked for nowhere', async () => {
+    const asked: string[] = [];
+    const fetch: typeof globalThis.fetch = async (input) => {
+      asked.push(new URL(String(input)).pathname);
+      const headers = { 'content-type': 'text/event-stream', 'baton-stream': 's' };
+      return new Response('data: {"a":1}\n\n', { headers });
+    };
+    const storage = memoryStorage();
+    const baton = client({ fetch, key: 'k', storage });
+    const response = await baton.fetch('https://a.test/v1/chat/completions', INIT);
+    assert.equal(await response.text(), 'data: {"a":1}\n\n');
+    assert.deepEqual(asked, ['/v1/chat/completions']);
+    assert.equal(await baton.resume('k'), undefined);
   });
 });
 
