@@ -2,13 +2,16 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton::mock::End;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use support::returning::{Client, Events, data, header, one_engine, post, wire};
-use support::{client, request, within};
+use support::{Rig, Setup, client, request, within};
 
 const HEADER: &str = "heartbeat: 100ms, continuation: {plan: chat-continue}";
 
@@ -134,4 +137,81 @@ async fn a_client_that_leaves_between_the_header_and_the_first_event_or_cancels_
     assert_eq!(begun.cancel().await, 202);
     assert!(matches!(within(rig.engines[0].wait_end(1)).await, End::Left));
     assert!(wire(&events.all().await).contains("stream_cancelled"));
+}
+
+/// A client that resets its connection after so long.
+async fn reset_after(rig: &Rig, wait: Duration, number: u64) {
+    let body = request().to_string();
+    let key = format!("k{number}");
+    let mut socket = within(TcpStream::connect(rig.address)).await.expect("Baton listens");
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nBaton-Resume: on\r\nIdempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    within(socket.write_all(format!("{head}{body}").as_bytes())).await.expect("it is taken");
+    tokio::time::sleep(wait).await;
+    socket.set_zero_linger().expect("an open socket");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_leaves_just_as_the_header_comes_leaves_no_stream_behind() {
+    let rig = Arc::new(one_engine("slow@head:15ms", "resume: {grace: 200ms, ttl: 0s}").await);
+    for round in 0..10 {
+        let clients = (0..50).map(|client| {
+            let (rig, wait) = (Arc::clone(&rig), Duration::from_micros(10_000 + client * 500));
+            tokio::spawn(async move { reset_after(&rig, wait, round * 50 + client).await })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await.expect("no panic");
+        }
+    }
+    let none = |told: &str| {
+        ["baton_orphans 0", "baton_streams_in_flight{upstream=\"mock\"} 0"].iter().all(|line| told.contains(line))
+    };
+    within(async {
+        while !none(&rig.metrics().await) {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    // And no key is left that leads nowhere.
+    for number in [0, 77, 499] {
+        let key = format!("k{number}");
+        let events = Events::of(post(&rig, &request(), &[("Idempotency-Key", &key)]).await).all().await;
+        assert!(wire(&events).contains("[DONE]"), "{}", wire(&events));
+    }
+}
+
+#[tokio::test]
+async fn an_error_whose_body_does_not_come_is_told_without_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = [0; 4096];
+                let read = socket.read(&mut request).await.unwrap_or_default();
+                if request[..read].starts_with(b"POST") {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    let head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"er";
+                    let _ = socket.write_all(head).await;
+                    let _ = socket.read(&mut request).await;
+                }
+            });
+        }
+    });
+    let setup = Setup { engines: Vec::new(), ..Setup::new("") }.route("heartbeat: 100ms");
+    let rig = setup.start_before(&[url], "").await;
+    let events = Events::of(rig.send(&client(), &request()).await).all().await;
+    assert!(wire(&events).contains("the engine answered 500"), "{}", wire(&events));
+}
+
+#[tokio::test]
+async fn the_shortest_request_is_answered() {
+    let rig = one_engine("", "").await;
+    let mut socket = within(TcpStream::connect(rig.address)).await.expect("Baton listens");
+    within(socket.write_all(b"GET / HTTP/1.0\r\n\r\n")).await.expect("it is taken");
+    let mut answer = Vec::new();
+    within(socket.read_to_end(&mut answer)).await.expect("an answer");
+    assert!(answer.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&answer));
 }

@@ -28,22 +28,14 @@ pub(super) async fn health(cors: &Cors, session: &mut ServerSession) -> Result<(
     json(cors, session, 200, Bytes::from_static(b"{\"status\":\"ok\"}")).await
 }
 
-/// Says what is wrong. The connection is used again only if the request's body has been read.
+/// Says what is wrong.
 pub(super) async fn fault(cors: &Cors, session: &mut ServerSession, fault: &Fault) -> Result<()> {
     let body = Bytes::from(fault.body());
     let mut header = json_header(fault.status(), &body)?;
     if let Some(seconds) = fault.retry_after() {
         header.insert_header(RETRY_AFTER, seconds)?;
     }
-    send(cors, session, header, body).await?;
-    if !session.is_http2() && !session.is_body_done() {
-        session.set_keepalive(None);
-        let drained = async { while let Ok(Some(_)) = session.read_request_body().await {} };
-        if tokio::time::timeout(LINGER, drained).await.is_err() {
-            debug!("a client went on sending after its answer");
-        }
-    }
-    Ok(())
+    send(cors, session, header, body).await
 }
 
 /// Says that there is nothing to send.
@@ -67,7 +59,16 @@ fn json_header(status: u16, body: &Bytes) -> Result<ResponseHeader> {
     Ok(header)
 }
 
+/// Sends it. The connection is used again only if the request's body has been read.
 async fn send(cors: &Cors, session: &mut ServerSession, header: ResponseHeader, body: Bytes) -> Result<()> {
     self::header(cors, session, header).await?;
-    session.write_response_body(body, true).await
+    session.write_response_body(body, true).await?;
+    if !session.is_http2() && !session.is_body_done() {
+        session.set_keepalive(None);
+        let drained = async { while let Ok(Some(_)) = session.read_request_body().await {} };
+        if tokio::time::timeout(LINGER, drained).await.is_err() {
+            debug!("a client went on sending after its answer");
+        }
+    }
+    Ok(())
 }

@@ -19,7 +19,7 @@ use crate::journal::Span;
 use crate::proto::record::Seq;
 use crate::stream::{self, Attached, Claim, Claimed, Digest, Found, Kept, StreamId, Tenant};
 
-/// The longest body of an acknowledgement, in bytes.
+/// The longest body of an acknowledgement or a cancel, in bytes.
 const MAX_ACK: usize = 1024;
 
 /// Longest wait for a stream to say how far it has come. It does so between two events.
@@ -51,14 +51,13 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, call: 
         Call::Status => reply::json(gateway.cors(), session, 200, status(&kept).await).await,
         Call::Ack => acknowledge(gateway, session, &kept).await,
         Call::Cancel | Call::Unknown => {
+            // What it says does not matter; it has to be out of the next request's way.
+            if let Err(fault) = claim::read_body(session, MAX_ACK).await? {
+                return reply::fault(gateway.cors(), session, &fault).await;
+            }
             kept.cancel();
-            reply::json(
-                gateway.cors(),
-                session,
-                202,
-                json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string(),
-            )
-            .await
+            let body = json!({"id": kept.id().as_str(), "state": "cancelled"}).to_string();
+            reply::json(gateway.cors(), session, 202, body).await
         }
     }
 }

@@ -424,16 +424,20 @@ fn not_rendered(error: NotRendered) -> NotOpened {
     }
 }
 
-/// Reads up to `limit` bytes of an answer that is not an event stream.
+/// Reads up to `limit` bytes of an answer that is not an event stream, as far as they come soon: its status says enough.
 async fn refused(mut leg: Leg, limit: usize) -> NotOpened {
     let status = leg.response().status.as_u16();
     let endpoint = Some(leg.endpoint().address());
     let mut body = Vec::new();
-    while body.len() < limit
-        && let Ok(Some(bytes)) = leg.read().await
-    {
-        body.extend_from_slice(bytes);
-    }
+    let read = async {
+        while body.len() < limit
+            && let Ok(Some(bytes)) = leg.read().await
+        {
+            body.extend_from_slice(bytes);
+        }
+    };
+    // What is cut off here is no JSON, and not taken for the engine's words.
+    let _ = timeout(ANSWER, read).await;
     let refusal = Refusal::Status { status, body: excerpt(body, limit) };
     NotOpened { refusal, endpoint, unconnected: leg.failures().len() }
 }

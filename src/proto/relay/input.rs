@@ -214,7 +214,9 @@ impl fmt::Display for Cause {
             Cause::NoEcho => f.write_str("the engine did not take the token ids that it was to go on from"),
             Cause::Diverged => f.write_str("the continuation began with another text than the answer has there"),
             Cause::Fault(_) => f.write_str("the continuation failed by a fault inside Baton"),
-            Cause::Refused(Refusal::Unreachable(_)) => f.write_str("no engine could be reached"),
+            Cause::Refused(Refusal::Unreachable(_)) => {
+                f.write_str("no engine could be reached, or it broke off before it answered")
+            }
             Cause::Refused(Refusal::NotFit(_)) => f.write_str("this way to continue turned out not to fit the answer"),
             Cause::Refused(Refusal::Status { status, .. }) => write!(f, "the engine answered {status}"),
         }
