@@ -1,4 +1,7 @@
 /** Time and chance, in one place, so that tests can hold them. */
+
+import type { Wake } from './wake.js';
+
 export interface Clock {
   /** Milliseconds; only differences count, but for a Retry-After that is a date. */
   now(): number;
@@ -18,16 +21,18 @@ export const systemClock: Clock = {
   },
 };
 
-/** Waits, but not longer than until `signal` aborts; returns normally either way. */
-export function pause(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
+/** Waits, but not longer than until `signal` aborts or `wake` calls; returns normally either way. */
+export function pause(clock: Clock, ms: number, signal?: AbortSignal, wake?: Wake): Promise<void> {
   if (signal?.aborted) return Promise.resolve();
   return new Promise((resolve) => {
     const finish = () => {
       callOff();
+      sleepOn?.();
       signal?.removeEventListener('abort', finish);
       resolve();
     };
     const callOff = clock.after(ms, finish);
+    const sleepOn = wake?.(finish);
     signal?.addEventListener('abort', finish);
   });
 }

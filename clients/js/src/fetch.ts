@@ -115,7 +115,7 @@ export function createBaton(options: BatonOptions = {}): Baton {
  * it to the answer that the lost one began, and never generates twice.
  */
 async function send(claimed: Claim, settings: Settings, lost: LostKeys) {
-  const { clock, retry } = settings;
+  const { clock, retry, wake } = settings;
   const request = `${claimed.url.href}\n${claimed.body}`;
   const headers = new Headers(claimed.headers);
   const key = headers.get('idempotency-key') ?? lost.take(request, headers) ?? newKey();
@@ -140,7 +140,9 @@ async function send(claimed: Claim, settings: Settings, lost: LostKeys) {
       cause = error;
     }
     const plan = recovery.broken(clock.now(), clock.random(), retryAfter);
-    if (plan.kind === 'wait') await pause(clock, plan.ms, claimed.signal);
+    if (plan.kind === 'wait') {
+      await pause(clock, plan.ms, claimed.signal, retryAfter > 0 ? undefined : wake);
+    }
     if (plan.kind === 'give_up' || claimed.signal?.aborted) {
       lost.add(request, key);
       claimed.signal?.throwIfAborted();

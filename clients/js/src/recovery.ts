@@ -14,7 +14,7 @@
 
 /** How long and how often to try. */
 export interface RetryPolicy {
-  /** Come-backs in a row that bring no new event before it is given up. Default 10. */
+  /** Come-backs in a row that bring no new event before it is given up. Default 100: `outageMs` decides. */
   readonly attempts: number;
   /** Tries of the request itself while no response header comes. Default 4. */
   readonly openAttempts: number;
@@ -22,7 +22,7 @@ export interface RetryPolicy {
   readonly outageMs: number;
   /** The first wait in ms; a `retry:` from the server takes its place. Default 1000. */
   readonly baseMs: number;
-  /** The longest wait in ms that is chosen here; a longer Retry-After is kept to. Default 15,000. */
+  /** The longest wait in ms that is chosen here; a longer Retry-After is kept to. Default 5000. */
   readonly maxMs: number;
 }
 

@@ -6,6 +6,7 @@ import { ending, Position, parsePosition } from '../src/position.js';
 import { judgeAnswer, Recovery, type RetryPolicy, retryAfterMs } from '../src/recovery.js';
 import { claim, returnHeaders, streamAddress } from '../src/request.js';
 import { Bookmark, memoryStorage } from '../src/store.js';
+import { browserWake } from '../src/wake.js';
 
 describe('a position', () => {
   it('is read from an id, and from nothing else', () => {
@@ -274,6 +275,30 @@ describe('a bookmark', () => {
       assert.equal(await bookmark.load(), undefined);
       await bookmark.clear('s');
     }
+  });
+});
+
+describe('a browser', () => {
+  it('wakes when it is online again, and when its page becomes visible', () => {
+    const document = Object.assign(new EventTarget(), { visibilityState: 'hidden' });
+    const browser = Object.assign(new EventTarget(), { document });
+    let woken = 0;
+    const end = browserWake(browser)(() => void woken++);
+    const happens = (target: EventTarget, type: string) => {
+      target.dispatchEvent(new Event(type));
+      return woken;
+    };
+    assert.equal(happens(browser, 'online'), 1);
+    assert.equal(happens(document, 'visibilitychange'), 1);
+    document.visibilityState = 'visible';
+    assert.equal(happens(document, 'visibilitychange'), 2);
+    end();
+    assert.equal(happens(browser, 'online'), 2);
+    assert.equal(happens(document, 'visibilitychange'), 2);
+  });
+
+  it('that is none, as in Node, wakes nobody', () => {
+    browserWake()(() => assert.fail())();
   });
 });
 

@@ -23,6 +23,8 @@ const LAST = EVENTS.length - 1;
 const HEADERS = { authorization: 'Bearer key', 'content-type': 'application/json' };
 const INIT = { method: 'POST', headers: HEADERS, body: '{"model":"m","stream":true}' };
 const QUICK = { baseMs: 1, maxMs: 2 };
+/** What the header of a stream that is kept holds. */
+const STREAM = { 'content-type': 'text/event-stream', 'baton-stream': 's', location: '/v1/streams/s' };
 
 const servers: FakeBaton[] = [];
 afterEach(async () => {
@@ -191,6 +193,73 @@ describe('waits', () => {
     });
     assertWhole(await read(stream));
     assert.deepEqual(waits, [2000, 70_000]);
+  });
+
+  /** An answer that breaks off at once and is never to be had again; when it was asked for, in ms from the break on. */
+  async function outage(random: number, retry: string): Promise<{ tries: number[]; error: unknown }> {
+    const clock = new HandClock();
+    clock.random = () => random;
+    const tries: number[] = [];
+    const fetch: typeof globalThis.fetch = async (_, init) => {
+      if (init?.method === 'POST') return new Response(retry, { headers: STREAM });
+      tries.push(clock.time);
+      throw new TypeError('no network');
+    };
+    const onDropped: BatonOptions['onDropped'] = ({ waitMs }) => setImmediate(() => clock.move(waitMs));
+    // With the options that a page has when it sets none.
+    const stream = await createBaton({ clock, fetch, onDropped }).open('https://a.test/completions', INIT);
+    return { tries, error: await read(stream).catch((error) => error) };
+  }
+
+  it('leave no 8 s of an outage without a try, for five minutes', async () => {
+    for (const random of [0, 1]) {
+      for (const retry of ['', 'retry: 2000\n\n', 'retry: 60000\n\n']) {
+        const { tries, error } = await outage(random, retry);
+        for (const [at, time] of tries.entries()) assert.ok(time - (tries[at - 1] ?? 0) <= 8000, `${tries}`);
+        assert.ok((tries.at(-1) ?? 0) > 292_000, `${tries}`);
+        assert.ok(error instanceof ConnectionLostError);
+      }
+    }
+  });
+
+  it('end at once when the network or the user is back', async () => {
+    const server = await serve([{ cutAt: offset(2), how: 'clean' }, { beforeHeader: true }]);
+    const clock = new HandClock();
+    const woken = new Set<() => void>();
+    let calls = 0;
+    const stream = await begin(server, {
+      clock,
+      ack: false,
+      wake: (run) => {
+        calls += 1;
+        woken.add(run);
+        return () => void woken.delete(run);
+      },
+      onDropped: () => setImmediate(() => woken.forEach((run) => void run())),
+    });
+    assertWhole(await read(stream));
+    assert.deepEqual([clock.time, calls, woken.size], [0, 2, 0]);
+  });
+
+  it('last as long as the server asked for, whoever is back', async () => {
+    const server = await serve([
+      { cutAt: offset(2), how: 'clean' },
+      { status: 503, headers: { 'retry-after': '5' } },
+    ]);
+    const clock = new HandClock();
+    let calls = 0;
+    const stream = await begin(server, {
+      clock,
+      ack: false,
+      wake: () => {
+        calls += 1;
+        return () => {};
+      },
+      onDropped: ({ waitMs }) => setImmediate(() => clock.move(waitMs)),
+    });
+    assertWhole(await read(stream));
+    assert.equal(calls, 1);
+    assert.ok(clock.time >= 5000);
   });
 
   it('end at once when the caller leaves', async () => {
