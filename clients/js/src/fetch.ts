@@ -69,7 +69,7 @@ export function createBaton(options: BatonOptions = {}): Baton {
     const claimed = await claim(input, init, settings.match);
     if (claimed === undefined) return settings.fetch(input, init);
     const { response, abort } = await send(claimed, settings, lost);
-    if (!isResumable(response)) return response;
+    if (!isResumable(response, settings)) return response;
     return dress(response, began(begin(claimed, response, abort, settings)));
   };
 
@@ -171,7 +171,7 @@ async function sendOnce(claimed: Claim, headers: Headers, settings: Settings) {
     const all = { ...init, method: 'POST', headers, body, signal: abort.signal };
     const response = await settings.fetch(url.href, all);
     // From here on, the stream listens to the signal; a response that becomes no stream still has to.
-    if (isResumable(response)) claimed.signal?.removeEventListener('abort', hangUp);
+    if (isResumable(response, settings)) claimed.signal?.removeEventListener('abort', hangUp);
     return { response, abort };
   } catch (error) {
     claimed.signal?.removeEventListener('abort', hangUp);
@@ -181,12 +181,18 @@ async function sendOnce(claimed: Claim, headers: Headers, settings: Settings) {
   }
 }
 
-function isResumable(response: Response): boolean {
-  return response.status === 200 && isSse(response) && (response.headers.get('baton-stream') ?? '') !== '';
+/**
+ * Is this a stream that can be come back to? One that the server has no room to keep has an id and no `Location`: it is
+ * read as from any other server.
+ */
+function isResumable(response: Response, settings: Settings): boolean {
+  const { status, headers } = response;
+  const isStream = status === 200 && isSse(response) && (headers.get('baton-stream') ?? '') !== '';
+  return isStream && (headers.has('location') || settings.streamUrl !== undefined);
 }
 
 function begin(claimed: Claim, response: Response, abort: AbortController, settings: Settings): BatonStream {
-  const resumable = isResumable(response);
+  const resumable = isResumable(response, settings);
   const id = resumable ? (response.headers.get('baton-stream') ?? '') : '';
   const bookmark = resumable && settings.key !== undefined ? settings.bookmark(settings.key) : undefined;
   const url = resumable

@@ -48,7 +48,10 @@ export interface BatonOptions extends BatonHooks {
    * `/chat/completions` or `/completions`.
    */
   readonly match?: (url: URL) => boolean;
-  /** The address of a stream. Default: the response's `Location` on the request's origin, or made from the request's address. */
+  /**
+   * The address of a stream. Default: the response's `Location`, which a stream that is not kept lacks; made from the
+   * request's address where that is on another origin. With this, a stream counts as kept without a `Location` too.
+   */
   readonly streamUrl?: (id: string, request: URL) => string;
   readonly retry?: Partial<RetryPolicy>;
   /** `false` sends no acknowledgements. */

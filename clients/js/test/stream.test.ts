@@ -641,7 +641,7 @@ describe('cancelling', () => {
         return new Response(null, { status: 204 });
       }
       begun += 1;
-      const headers = { 'content-type': 'text/event-stream', 'baton-stream': `s${begun}` };
+      const headers = { ...STREAM, 'baton-stream': `s${begun}`, location: `/v1/streams/s${begun}` };
       return new Response(new ReadableStream(), { headers });
     };
     const baton = client({ fetch });
@@ -747,6 +747,49 @@ describe('a server that is no Baton', () => {
     assert.ok(events.length >= 3);
     assert.equal(server.asked('GET', /streams/).length, 0);
     assert.equal(await storage.getItem('baton:k'), null);
+  });
+
+  it('that is one, but has no room to keep the answer, is read without coming back', async () => {
+    const saved: string[] = [];
+    const memory = memoryStorage();
+    const storage = { ...memory, setItem: (key: string) => void saved.push(key) };
+    const begun: string[] = [];
+    const options: BatonOptions = {
+      key: 'k',
+      storage,
+      ack: { every: 1 },
+      onStream: ({ id }) => void begun.push(id),
+      onDropped: () => assert.fail('it came back'),
+    };
+    const unkept = { unkept: true, cutAt: 900 };
+    const server = await serve([{ ...unkept, how: 'clean' }, unkept, { ...unkept, how: 'clean' }, unkept]);
+
+    // The cut is passed on as it was: an end is an end, and a fault is the connection's own.
+    const events = await read(await begin(server, options));
+    assert.ok(events.length >= 3 && events.every(({ seq }) => seq === undefined));
+    const lost = (error: unknown) => error instanceof TypeError && /terminated/.test(error.message);
+    await assert.rejects(read(await begin(server, options)), lost);
+    const { fetch } = client(options);
+    const ask = async () => (await fetch(`${server.origin}/v1/chat/completions`, INIT)).text();
+    assert.match(await ask(), /^retry: 1\n/);
+    await assert.rejects(ask(), lost);
+
+    assert.deepEqual([saved, begun, server.acks], [[], ['', ''], []]);
+    assert.equal(server.seen.length, 4);
+  });
+
+  it('that is one is believed without a Location by who knows where its streams are', async () => {
+    const at = `/v1/streams/st_1x${EVENTS.length}`;
+    const fetch: typeof globalThis.fetch = async (input, init) => {
+      const { status, body, headers } = await globalThis.fetch(input, init);
+      const kept = new Headers(headers);
+      kept.delete('location');
+      return new Response(body, { status, headers: kept });
+    };
+    const server = await serve([{ cutAt: offset(3), how: 'clean' }]);
+    const streamUrl = () => server.origin + at;
+    assertWhole(await read(await begin(server, { fetch, streamUrl })));
+    assert.equal(server.asked('GET', /streams/)[0]?.path, at);
   });
 
   it('that is one, but sends events of another stream, is not believed', async () => {
