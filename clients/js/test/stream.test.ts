@@ -682,13 +682,88 @@ describe('the request itself', () => {
     assert.equal(server.asked('POST', /completions$/).length, 4);
   });
 
-  it('leaves a first refusal to the caller, and waits one out behind a lost response', async () => {
+  it('leaves a first refusal to the caller of fetch, and waits one out behind a lost response', async () => {
     const server = await serve([{ status: 503, headers: { 'retry-after': '0' } }]);
     const response = await client().fetch(`${server.origin}/v1/chat/completions`, INIT);
     assert.equal(response.status, 503);
     await response.text();
     server.script = [{ beforeHeader: true }, { status: 503, headers: { 'retry-after': '0' } }];
     assertWhole(await read(await begin(server)));
+  });
+
+  /** Opens while the server says these times that it is busy; what `open` did, how long it waited, and how often it asked. */
+  async function openBusy(script: readonly Fault[], options: BatonOptions = {}) {
+    const server = await serve(script);
+    const clock = new HandClock();
+    const opened = client({ clock, stallMs: 0, ...options }).open(
+      `${server.origin}/v1/chat/completions`,
+      INIT,
+    );
+    let settled = false;
+    const over = () => {
+      settled = true;
+    };
+    opened.then(over, over);
+    const waits: number[] = [];
+    while (!settled) {
+      await settle();
+      const { next } = clock;
+      if (next === undefined) continue;
+      waits.push(next - clock.time);
+      clock.move(next - clock.time);
+    }
+    const keys = server.asked('POST', /completions$/).map((seen) => seen.headers['idempotency-key']);
+    assert.equal(new Set(keys).size, 1);
+    const error = await opened
+      .then(async (stream) => assertWhole(await read(stream)))
+      .catch((error) => error);
+    return { error, waits, asked: keys.length };
+  }
+  const busy = (status: number, after?: string): Fault => ({
+    status,
+    ...(after === undefined ? {} : { headers: { 'retry-after': after } }),
+  });
+
+  it('waits a busy server out for open, as long as it says or else as long as others', async () => {
+    const retry = { baseMs: 1000, maxMs: 5000 };
+    const { error, waits, asked } = await openBusy([busy(503, '5'), busy(429), busy(429, '7')], { retry });
+    assert.equal(error, undefined);
+    assert.deepEqual(waits, [5000, 2000, 7000]);
+    assert.equal(asked, 4);
+  });
+
+  it('is refused when the server stays busy, or asks for more time than an outage may last', async () => {
+    for (const [script, asked, retryAfterMs] of [
+      [Array(9).fill(busy(503, '5')), 4, 5000],
+      [[busy(429, '3600')], 1, 3_600_000],
+      [Array(9).fill(busy(503)), 4, 0],
+    ] as const) {
+      const { error, ...seen } = await openBusy(script);
+      assert.ok(error instanceof RequestRefusedError, String(error));
+      assert.match(error.message, /scripted/);
+      assert.deepEqual([seen.asked, error.retryAfterMs], [asked, retryAfterMs]);
+    }
+  });
+
+  it('is refused at once with any other status', async () => {
+    for (const status of [400, 401, 500, 502, 504]) {
+      const { error, asked } = await openBusy([busy(status), {}]);
+      assert.ok(error instanceof RequestRefusedError && error.status === status);
+      assert.equal(asked, 1);
+    }
+  });
+
+  it('is not waited for by who leaves', async () => {
+    const server = await serve([busy(503, '5'), {}]);
+    const clock = new HandClock();
+    const abort = new AbortController();
+    const opened = begin(server, { clock, stallMs: 0 }, { signal: abort.signal });
+    opened.catch(() => {});
+    while (clock.pending === 0) await settle();
+    abort.abort();
+    await assert.rejects(opened, { name: 'AbortError' });
+    assert.equal(clock.pending, 0);
+    assert.equal(server.seen.length, 1);
   });
 
   it('aborts like any fetch', async () => {
