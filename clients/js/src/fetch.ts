@@ -73,7 +73,7 @@ export function createBaton(options: BatonOptions = {}): Baton {
     if (claimed === undefined) return settings.fetch(input, init);
     const { response, abort } = await send(claimed, settings, lost, () => false);
     if (!isResumable(response, settings)) return response;
-    return dress(response, began(begin(claimed, response, abort, settings)));
+    return dress(response, began(await begin(claimed, response, abort, settings)));
   };
 
   const open = async (input: RequestInfo | URL, init?: RequestInit): Promise<BatonStream> => {
@@ -85,7 +85,7 @@ export function createBaton(options: BatonOptions = {}): Baton {
       const retryAfter = retryAfterMs(headers.get('retry-after'), settings.clock.now());
       throw new RequestRefusedError(status, await excerpt(response), {}, retryAfter);
     }
-    return began(begin(claimed, response, abort, settings));
+    return began(await begin(claimed, response, abort, settings));
   };
 
   const resume = async (key: string, how: ResumeOptions = {}): Promise<BatonStream | undefined> => {
@@ -216,7 +216,12 @@ function isResumable(response: Response, settings: Settings): boolean {
   return isStream && (headers.has('location') || settings.streamUrl !== undefined);
 }
 
-function begin(claimed: Claim, response: Response, abort: AbortController, settings: Settings): BatonStream {
+async function begin(
+  claimed: Claim,
+  response: Response,
+  abort: AbortController,
+  settings: Settings,
+): Promise<BatonStream> {
   const resumable = isResumable(response, settings);
   const id = resumable ? (response.headers.get('baton-stream') ?? '') : '';
   const bookmark = resumable && settings.key !== undefined ? settings.bookmark(settings.key) : undefined;
@@ -225,7 +230,8 @@ function begin(claimed: Claim, response: Response, abort: AbortController, setti
       streamAddress(id, claimed.url, response.headers.get('location')))
     : '';
   const place = { id, url, seq: -1 };
-  void bookmark?.save(place);
+  // Before anything can be read: a slow storage would write it over the place of the first event.
+  await bookmark?.save(place);
   return new BatonStream({
     settings,
     place,

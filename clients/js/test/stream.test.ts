@@ -479,6 +479,36 @@ describe('backpressure', () => {
   });
 });
 
+describe('a storage whose first write takes longest', () => {
+  it('ends with the place of the last event', async () => {
+    const inner = memoryStorage();
+    const held = gate();
+    const storage = {
+      ...inner,
+      async setItem(key: string, value: string) {
+        if (JSON.parse(value).seq === -1) await held.promise;
+        await inner.setItem(key, value);
+      },
+    };
+    const server = await serve();
+    const opened = begin(server, { key: 'k', storage });
+    let hasStream = false;
+    void opened.then(() => {
+      hasStream = true;
+    });
+    await once(server.happened, 'post');
+    // Long enough for an answer that waits for nothing else to be read.
+    for (let turn = 0; turn < 50; turn += 1) await settle();
+    assert.equal(hasStream, false);
+    held.open();
+    for await (const event of await opened) {
+      if (event.seq === 3) break;
+    }
+    await settle();
+    assert.equal(JSON.parse((await storage.getItem('baton:k')) ?? '{}').seq, 3);
+  });
+});
+
 describe('leaving', () => {
   it('detaches when the loop is left, and resume goes on after the last event', async () => {
     const server = await serve();
