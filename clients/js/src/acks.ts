@@ -14,7 +14,10 @@ export interface AckPolicy {
   readonly every: number;
   /** Acknowledge what there is after this long, in ms. Default 1000. */
   readonly intervalMs: number;
-  /** Repeat the last acknowledgement after this long without a new event, in ms. Default 20,000. */
+  /**
+   * Repeat the last acknowledgement after this long without a new event, in ms. Default 20,000. It must stay below the
+   * server's `routes[].resume.silence` (60 s), after which a client is taken for gone.
+   */
   readonly keepAliveMs: number;
 }
 

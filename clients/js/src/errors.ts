@@ -79,14 +79,17 @@ export class StreamIncompleteError extends BatonError {
   }
 }
 
-/** A status that coming back again would not change, such as 401. */
+/** A status that trying again would not change, such as 401, or (429, 503) a server that stayed busy for all tries. */
 export class RequestRefusedError extends BatonError {
   readonly status: number;
+  /** How long the server asked to wait before another try, in ms; 0 when it did not. */
+  readonly retryAfterMs: number;
 
-  constructor(status: number, body: string, where: Where = {}) {
+  constructor(status: number, body: string, where: Where = {}, retryAfterMs = 0) {
     const said = body === '' ? '' : `: ${body}`;
     super('refused', `the server answered with status ${status}${said}`, where);
     this.status = status;
+    this.retryAfterMs = retryAfterMs;
   }
 }
 

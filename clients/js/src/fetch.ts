@@ -29,7 +29,10 @@ export interface Baton {
    * Sends a streaming POST and returns its answer as events. It works with servers other than Baton too; only coming
    * back does not.
    *
-   * @throws RequestRefusedError when the answer is no event stream.
+   * A server that is busy (429, 503) is asked again, after its `Retry-After` or else a wait, within `retry.openAttempts`
+   * and `retry.outageMs`; `fetch` hands such an answer on, since clients above it have retries of their own.
+   *
+   * @throws RequestRefusedError when the answer is no event stream, or the server is still busy.
    * @throws ConnectionLostError when no answer comes.
    */
   readonly open: (input: RequestInfo | URL, init?: RequestInit) => Promise<BatonStream>;
@@ -68,19 +71,21 @@ export function createBaton(options: BatonOptions = {}): Baton {
   const batonFetch = async (input: RequestInfo | URL, init?: RequestInit): Promise<Response> => {
     const claimed = await claim(input, init, settings.match);
     if (claimed === undefined) return settings.fetch(input, init);
-    const { response, abort } = await send(claimed, settings, lost);
+    const { response, abort } = await send(claimed, settings, lost, () => false);
     if (!isResumable(response, settings)) return response;
-    return dress(response, began(begin(claimed, response, abort, settings)));
+    return dress(response, began(await begin(claimed, response, abort, settings)));
   };
 
   const open = async (input: RequestInfo | URL, init?: RequestInit): Promise<BatonStream> => {
     const claimed = await claim(input, init, settings.match);
     if (claimed === undefined) throw new TypeError('open() takes a POST of JSON with "stream": true');
-    const { response, abort } = await send(claimed, settings, lost);
+    const { response, abort } = await send(claimed, settings, lost, isBusy);
     if (!response.ok || !isSse(response)) {
-      throw new RequestRefusedError(response.status, await excerpt(response));
+      const { status, headers } = response;
+      const retryAfter = retryAfterMs(headers.get('retry-after'), settings.clock.now());
+      throw new RequestRefusedError(status, await excerpt(response), {}, retryAfter);
     }
-    return began(begin(claimed, response, abort, settings));
+    return began(await begin(claimed, response, abort, settings));
   };
 
   const resume = async (key: string, how: ResumeOptions = {}): Promise<BatonStream | undefined> => {
@@ -113,40 +118,62 @@ export function createBaton(options: BatonOptions = {}): Baton {
 /**
  * Sends the POST until a response header comes. A repeat carries the same Idempotency-Key, so that the server attaches
  * it to the answer that the lost one began, and never generates twice.
+ *
+ * @param waitsOut Which statuses of a first answer are waited out. When it is given up, the last such answer is returned.
  */
-async function send(claimed: Claim, settings: Settings, lost: LostKeys) {
-  const { clock, retry } = settings;
+async function send(
+  claimed: Claim,
+  settings: Settings,
+  lost: LostKeys,
+  waitsOut: (status: number) => boolean,
+) {
+  const { clock, retry, wake } = settings;
   const request = `${claimed.url.href}\n${claimed.body}`;
   const headers = new Headers(claimed.headers);
   const key = headers.get('idempotency-key') ?? lost.take(request, headers) ?? newKey();
   headers.set('idempotency-key', key);
   if (!headers.has('baton-resume')) headers.set('baton-resume', 'on');
   const recovery = new Recovery(retry, retry.openAttempts - 1);
+  /** A request went out and no response came back: an answer may have begun. */
+  let isLost = false;
   for (;;) {
     let cause: unknown;
     let retryAfter = 0;
+    let busy: Awaited<ReturnType<typeof sendOnce>> | undefined;
     try {
       const sent = await sendOnce(claimed, headers, settings);
+      const { status } = sent.response;
       // A first answer is the caller's to judge. Behind a lost one an answer may be waiting, so it is asked for again.
-      if (recovery.attempts === 0 || !comesLater(sent.response.status)) return sent;
+      if (!waitsOut(status) && !(isLost && comesLater(status))) return sent;
+      if (waitsOut(status)) busy = sent;
+      else sent.abort.abort();
       retryAfter = retryAfterMs(sent.response.headers.get('retry-after'), clock.now());
-      cause = new Error(`the server answered with status ${sent.response.status}`);
-      sent.abort.abort();
+      cause = new Error(`the server answered with status ${status}`);
     } catch (error) {
       if (claimed.signal?.aborted) {
         lost.add(request, key);
         throw error;
       }
+      isLost = true;
       cause = error;
     }
     const plan = recovery.broken(clock.now(), clock.random(), retryAfter);
-    if (plan.kind === 'wait') await pause(clock, plan.ms, claimed.signal);
+    if (plan.kind === 'give_up' && busy !== undefined) return busy;
+    busy?.abort.abort();
+    if (plan.kind === 'wait') {
+      await pause(clock, plan.ms, claimed.signal, retryAfter > 0 ? undefined : wake);
+    }
     if (plan.kind === 'give_up' || claimed.signal?.aborted) {
       lost.add(request, key);
       claimed.signal?.throwIfAborted();
       throw new ConnectionLostError(recovery.attempts + 1, recovery.outage(clock.now()), {}, cause);
     }
   }
+}
+
+/** The server did nothing yet, and says that it may do so later. */
+function isBusy(status: number): boolean {
+  return status === 429 || status === 503;
 }
 
 /** A random UUID, also where a page is not secure enough for `crypto.randomUUID`. */
@@ -179,14 +206,22 @@ async function sendOnce(claimed: Claim, headers: Headers, settings: Settings) {
   }
 }
 
-/** A stream without a `Location` is not kept: the server had no room for that. */
+/**
+ * Is this a stream that can be come back to? One that the server has no room to keep has an id and no `Location`: it is
+ * read as from any other server.
+ */
 function isResumable(response: Response, settings: Settings): boolean {
-  const { headers, status } = response;
-  const place = settings.streamUrl !== undefined || headers.has('location');
-  return status === 200 && isSse(response) && (headers.get('baton-stream') ?? '') !== '' && place;
+  const { status, headers } = response;
+  const isStream = status === 200 && isSse(response) && (headers.get('baton-stream') ?? '') !== '';
+  return isStream && (headers.has('location') || settings.streamUrl !== undefined);
 }
 
-function begin(claimed: Claim, response: Response, abort: AbortController, settings: Settings): BatonStream {
+async function begin(
+  claimed: Claim,
+  response: Response,
+  abort: AbortController,
+  settings: Settings,
+): Promise<BatonStream> {
   const resumable = isResumable(response, settings);
   const id = resumable ? (response.headers.get('baton-stream') ?? '') : '';
   const bookmark = resumable && settings.key !== undefined ? settings.bookmark(settings.key) : undefined;
@@ -195,7 +230,8 @@ function begin(claimed: Claim, response: Response, abort: AbortController, setti
       streamAddress(id, claimed.url, response.headers.get('location')))
     : '';
   const place = { id, url, seq: -1 };
-  void bookmark?.save(place);
+  // Before anything can be read: a slow storage would write it over the place of the first event.
+  await bookmark?.save(place);
   return new BatonStream({
     settings,
     place,

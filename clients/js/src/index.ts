@@ -23,3 +23,4 @@ export type { At, BatonHooks, BatonOptions } from './options.js';
 export type { RetryPolicy } from './recovery.js';
 export { type BatonStorage, memoryStorage, type Place } from './store.js';
 export { type BatonEvent, BatonStream } from './stream.js';
+export type { Wake } from './wake.js';

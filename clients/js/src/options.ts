@@ -5,6 +5,7 @@ import { type Clock, systemClock } from './clock.js';
 import type { RetryPolicy } from './recovery.js';
 import { type BatonStorage, Bookmark, defaultStorage } from './store.js';
 import type { BatonStream } from './stream.js';
+import { browserWake, type Wake } from './wake.js';
 
 /** Which stream, and where in it. */
 export interface At {
@@ -47,7 +48,10 @@ export interface BatonOptions extends BatonHooks {
    * `/chat/completions` or `/completions`.
    */
   readonly match?: (url: URL) => boolean;
-  /** The address of a stream. Default: the response's `Location` on the request's origin, or made from the request's address. */
+  /**
+   * The address of a stream. Default: the response's `Location`, which a stream that is not kept lacks; made from the
+   * request's address where that is on another origin. With this, a stream counts as kept without a `Location` too.
+   */
   readonly streamUrl?: (id: string, request: URL) => string;
   readonly retry?: Partial<RetryPolicy>;
   /** `false` sends no acknowledgements. */
@@ -56,6 +60,11 @@ export interface BatonOptions extends BatonHooks {
   readonly stallMs?: number;
   /** The longest event, in characters. Default 4 Mi. */
   readonly maxEventLength?: number;
+  /**
+   * Calls what it is given when the network or the user is back, which ends a wait at once; what it returns ends that.
+   * Default: the browser's `online`, and `visibilitychange` to visible; nothing in Node.
+   */
+  readonly wake?: Wake;
   /** Time and chance, for tests. */
   readonly clock?: Clock;
 }
@@ -72,6 +81,7 @@ export interface Settings {
   readonly ack: AckPolicy | undefined;
   readonly stallMs: number;
   readonly maxEventLength: number;
+  readonly wake: Wake;
   readonly clock: Clock;
 }
 
@@ -91,10 +101,12 @@ export function settle(options: BatonOptions): Settings {
     match: options.match ?? ((url) => /\/(chat\/)?completions\/?$/.test(url.pathname)),
     streamUrl: options.streamUrl,
     retry: {
+      // As many as fit into the outage: its length decides, also where a page that is often looked at ends waits early.
       attempts: 100,
       openAttempts: 4,
       outageMs: 300_000,
       baseMs: 1000,
+      // The server goes on for 30 s without a reader: with chance, a try falls into every 8 s of them.
       maxMs: 5000,
       ...options.retry,
     },
@@ -104,6 +116,7 @@ export function settle(options: BatonOptions): Settings {
         : { every: 20, intervalMs: 1000, keepAliveMs: 20_000, ...options.ack },
     stallMs: options.stallMs ?? 60_000,
     maxEventLength: options.maxEventLength ?? 4 * 1024 * 1024,
+    wake: options.wake ?? browserWake(),
     clock: options.clock ?? systemClock,
   };
 }

@@ -14,7 +14,7 @@
 
 /** How long and how often to try. */
 export interface RetryPolicy {
-  /** Come-backs in a row that bring no new event before it is given up. Default 100: outageMs decides. */
+  /** Come-backs in a row that bring no new event before it is given up. Default 100: `outageMs` decides. */
   readonly attempts: number;
   /** Tries of the request itself while no response header comes. Default 4. */
   readonly openAttempts: number;
@@ -22,8 +22,7 @@ export interface RetryPolicy {
   readonly outageMs: number;
   /** The first wait in ms; a `retry:` from the server takes its place. Default 1000. */
   readonly baseMs: number;
-  /** The longest wait in ms that is chosen here; a longer Retry-After is kept to. Default 5000: a few tries fall into the time for which the server
-   * keeps an answer going without a reader. */
+  /** The longest wait in ms that is chosen here; a longer Retry-After is kept to. Default 5000. */
   readonly maxMs: number;
 }
 

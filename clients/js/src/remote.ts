@@ -42,7 +42,7 @@ export class Remote {
 
   /** Tells the server to stop the engine, until it has heard. `at` is for the error. */
   async cancel(at: At): Promise<void> {
-    const { clock, retry } = this.#settings;
+    const { clock, retry, wake } = this.#settings;
     const recovery = new Recovery(retry, retry.attempts);
     for (;;) {
       let cause: unknown;
@@ -62,7 +62,7 @@ export class Remote {
       if (plan.kind === 'give_up') {
         throw new ConnectionLostError(recovery.attempts, recovery.outage(clock.now()), at, cause);
       }
-      await pause(clock, plan.ms);
+      await pause(clock, plan.ms, undefined, retryAfter > 0 ? undefined : wake);
     }
   }
 

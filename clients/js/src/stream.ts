@@ -301,7 +301,7 @@ export class BatonStream implements AsyncIterable<BatonEvent> {
   }
 
   async #pause(cause: unknown, retryAfter: number): Promise<void> {
-    const { clock, hooks } = this.#settings;
+    const { clock, hooks, wake } = this.#settings;
     const plan = this.#recovery.broken(clock.now(), clock.random(), retryAfter);
     if (plan.kind === 'give_up') {
       const { attempts } = this.#recovery;
@@ -312,7 +312,8 @@ export class BatonStream implements AsyncIterable<BatonEvent> {
     }
     const attempt = this.#recovery.attempts;
     notify(() => hooks.onDropped?.({ ...this.#at, cause, attempt, waitMs: plan.ms }));
-    await pause(clock, plan.ms, this.#life.signal);
+    // A wait that the server asked for is kept to.
+    await pause(clock, plan.ms, this.#life.signal, retryAfter > 0 ? undefined : wake);
   }
 
   /** Acts on the answer to a come-back; false when it has to be asked again. */

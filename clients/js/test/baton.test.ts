@@ -313,3 +313,98 @@ describe('Baton', { skip: withoutBaton, timeout: 180_000 }, () => {
     assert.equal((await rig.asked()).length, 1);
   });
 });
+
+describe('Baton without room', { skip: withoutBaton, timeout: 60_000 }, () => {
+  /** With nine of ten places taken, a new stream is not kept; with all ten, requests are turned away. */
+  const HELD = 9;
+  let rig: Rig;
+  let wire: Wire;
+  let uncut = '';
+  const abort = new AbortController();
+
+  const request = (headers: Record<string, string> = {}): RequestInit => ({
+    method: 'POST',
+    headers: { ...headers },
+    body: JSON.stringify(REQUEST),
+  });
+  const left = async () => (await rig.asked()).filter(({ end }) => end === 'left').length;
+  const path = '/v1/chat/completions';
+
+  before(async () => {
+    rig = await Rig.start({ journal: 'max_streams: 10' });
+    wire = new Wire(rig.origin);
+    uncut = await rig.uncut(REQUEST);
+    for (let held = 0; held < HELD; held += 1) {
+      const headers = { 'baton-resume': 'on', 'mock-fault': 'stall@20' };
+      const response = await fetch(rig.origin + path, { ...request(headers), signal: abort.signal });
+      assert.ok(response.headers.has('location'));
+    }
+  });
+  after(async () => {
+    abort.abort();
+    wire?.close();
+    await rig?.close();
+  });
+
+  it('begins an answer that is not kept, and its cut is passed on', async () => {
+    const origin = await wire.listen();
+    wire.cuts = [{ events: 8 }];
+    const saved: string[] = [];
+    const storage = { ...memoryStorage(), setItem: (key: string) => void saved.push(key) };
+    const asked: string[] = [];
+    const watched: typeof fetch = async (input, init) => {
+      asked.push(`${init?.method} ${new URL(String(input)).pathname}`);
+      const response = await fetch(input, init);
+      assert.ok(response.headers.has('baton-stream') && !response.headers.has('location'));
+      return response;
+    };
+    const client = createBaton({ clock: patientClock, key: 'k', storage, ack: { every: 1 }, fetch: watched });
+    const stream = await client.open(origin + path, request({ 'mock-fault': 'stall@20' }));
+    let events = 0;
+    await assert.rejects(
+      async () => {
+        for await (const { seq } of stream) {
+          assert.equal(seq, undefined);
+          events += 1;
+        }
+      },
+      { name: 'TypeError', message: 'terminated' },
+    );
+    assert.ok(events > 0);
+    assert.deepEqual([asked, saved], [[`POST ${path}`], []]);
+    // Nobody can come back to it: its engine is let go.
+    await until(async () => (await left()) === 1);
+  });
+
+  it('turns requests away, which is waited out', async () => {
+    const last = new AbortController();
+    const headers = { 'mock-fault': 'stall@20', 'baton-resume': 'on' };
+    const before = await left();
+    const tenth = await fetch(rig.origin + path, { ...request(headers), signal: last.signal });
+    assert.equal(tenth.status, 200);
+
+    const refused = createBaton({ retry: { openAttempts: 1 } }).open(rig.origin + path, request());
+    await assert.rejects(refused, { name: 'RequestRefusedError', status: 503, retryAfterMs: 5000 });
+
+    const waits: number[] = [];
+    const clock: typeof patientClock = {
+      ...patientClock,
+      after(ms, run) {
+        if (ms !== 5000) return patientClock.after(ms, run);
+        // In these five seconds, somebody leaves.
+        waits.push(ms);
+        last.abort();
+        void until(async () => (await left()) > before).then(run);
+        return () => {};
+      },
+    };
+    let text = '';
+    // The engine may see it before the place is free, so that one wait need not be enough.
+    const client = createBaton({ clock, retry: { openAttempts: 50 } });
+    for await (const { data } of await client.open(rig.origin + path, request())) {
+      if (data !== '[DONE]') text += JSON.parse(data).choices[0]?.delta.content ?? '';
+    }
+    assert.equal(text, uncut);
+    assert.ok(waits.length > 0);
+  });
+});

@@ -29,6 +29,8 @@ export interface Fault {
   readonly piece?: number;
   /** Comment lines before the event with this seq. */
   readonly comments?: { readonly before: number; readonly lines: readonly string[] };
+  /** Answers as a server without room to keep the stream: no `Location`, no ids. */
+  readonly unkept?: boolean;
   /** Sends events without ids. */
   readonly unnumbered?: boolean;
   /** Ends lines with this. Default LF. */
@@ -212,7 +214,7 @@ export class FakeBaton {
     response.writeHead(200, {
       'content-type': 'text/event-stream; charset=utf-8',
       'baton-stream': stream.id,
-      location: `/v1/streams/${stream.id}`,
+      ...(fault.unkept ? {} : { location: `/v1/streams/${stream.id}` }),
       'cache-control': 'no-store',
     });
     response.flushHeaders();
@@ -243,7 +245,7 @@ export class FakeBaton {
     const lines: string[] = [];
     if (fault.comments?.before === seq) lines.push(...fault.comments.lines.map((line) => `: ${line}`));
     if (seq === 0) lines.push(`retry: ${this.retryMs}`);
-    if (!fault.unnumbered) lines.push(`id: ${stream.id}.${seq}`);
+    if (!fault.unnumbered && !fault.unkept) lines.push(`id: ${stream.id}.${seq}`);
     lines.push(`data: ${stream.events[seq]}`, '', '');
     return Buffer.from(lines.join(eol));
   }

@@ -1,14 +1,12 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { pause } from '../src/clock.js';
 import { LostKeys } from '../src/keys.js';
-import { settle } from '../src/options.js';
 import { ending, Position, parsePosition } from '../src/position.js';
 import { judgeAnswer, Recovery, type RetryPolicy, retryAfterMs } from '../src/recovery.js';
 import { claim, returnHeaders, streamAddress } from '../src/request.js';
 import { Bookmark, memoryStorage } from '../src/store.js';
-import { HandClock } from './support.js';
+import { browserWake } from '../src/wake.js';
 
 describe('a position', () => {
   it('is read from an id, and from nothing else', () => {
@@ -69,46 +67,6 @@ describe('the recovery', () => {
       [1000, 2000, 4000, 8000, 8000].map((ms) => ({ kind: 'wait', ms })),
     );
     assert.deepEqual(recovery.broken(0, 0), { kind: 'give_up' });
-  });
-
-  it('comes often enough for the half minute that a server keeps an answer going without a reader', () => {
-    const { retry, clock } = settle({});
-    for (const random of [0, 0.5, 1]) {
-      const recovery = new Recovery(retry, retry.attempts);
-      recovery.retry(2000);
-      const tries = [0];
-      while ((tries.at(-1) ?? 0) < 30_000) {
-        const plan = recovery.broken(tries.at(-1) ?? 0, random);
-        assert.equal(plan.kind, 'wait');
-        tries.push((tries.at(-1) ?? 0) + (plan.kind === 'wait' ? plan.ms : 0));
-      }
-      const gaps = tries.slice(1).map((at, index) => at - (tries[index] ?? 0));
-      assert.ok(Math.max(...gaps) < 8000, `${gaps}`);
-    }
-    assert.ok(clock.woken !== undefined, 'and at once when the network is back');
-  });
-
-  it('ends a wait when the network is back, or the page is looked at again', async () => {
-    const clock = new HandClock();
-    let wake: (() => void) | undefined;
-    let calledOff = 0;
-    const woken = (run: () => void) => {
-      wake = run;
-      return () => {
-        calledOff += 1;
-      };
-    };
-    let over = false;
-    const waited = pause(Object.assign(clock, { woken }), 5000).then(() => {
-      over = true;
-    });
-    clock.move(4999);
-    await Promise.resolve();
-    assert.equal(over, false);
-    wake?.();
-    await waited;
-    assert.equal(calledOff, 1);
-    assert.equal(clock.pending, 0);
   });
 
   it('begins anew with a new event', () => {
@@ -317,6 +275,30 @@ describe('a bookmark', () => {
       assert.equal(await bookmark.load(), undefined);
       await bookmark.clear('s');
     }
+  });
+});
+
+describe('a browser', () => {
+  it('wakes when it is online again, and when its page becomes visible', () => {
+    const document = Object.assign(new EventTarget(), { visibilityState: 'hidden' });
+    const browser = Object.assign(new EventTarget(), { document });
+    let woken = 0;
+    const end = browserWake(browser)(() => void woken++);
+    const happens = (target: EventTarget, type: string) => {
+      target.dispatchEvent(new Event(type));
+      return woken;
+    };
+    assert.equal(happens(browser, 'online'), 1);
+    assert.equal(happens(document, 'visibilitychange'), 1);
+    document.visibilityState = 'visible';
+    assert.equal(happens(document, 'visibilitychange'), 2);
+    end();
+    assert.equal(happens(browser, 'online'), 2);
+    assert.equal(happens(document, 'visibilitychange'), 2);
+  });
+
+  it('that is none, as in Node, wakes nobody', () => {
+    browserWake()(() => assert.fail())();
   });
 });
 

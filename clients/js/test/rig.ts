@@ -127,6 +127,8 @@ export interface Setup {
   readonly engines?: readonly (readonly string[])[];
   /** Further keys of `server`, as YAML flow. */
   readonly server?: string;
+  /** The keys of `journal`, as YAML flow. */
+  readonly journal?: string;
   /** The routes, as YAML flow; their upstream is `mock`. */
   readonly routes?: string;
 }
@@ -173,6 +175,7 @@ export class Rig {
         `server: {listen: [{addr: "127.0.0.1:${port}"}], admin: "127.0.0.1:${admin}"${server}}
 upstreams: [{name: mock, engine: vllm, family: qwen3, endpoints: ${urls}}]
 routes: [${setup.routes ?? '{match: {model: "*"}, upstream: mock}'}]
+journal: {${setup.journal ?? ''}}
 `,
       );
       try {

@@ -23,6 +23,8 @@ const LAST = EVENTS.length - 1;
 const HEADERS = { authorization: 'Bearer key', 'content-type': 'application/json' };
 const INIT = { method: 'POST', headers: HEADERS, body: '{"model":"m","stream":true}' };
 const QUICK = { baseMs: 1, maxMs: 2 };
+/** What the header of a stream that is kept holds. */
+const STREAM = { 'content-type': 'text/event-stream', 'baton-stream': 's', location: '/v1/streams/s' };
 
 const servers: FakeBaton[] = [];
 afterEach(async () => {
@@ -191,6 +193,73 @@ describe('waits', () => {
     });
     assertWhole(await read(stream));
     assert.deepEqual(waits, [2000, 70_000]);
+  });
+
+  /** An answer that breaks off at once and is never to be had again; when it was asked for, in ms from the break on. */
+  async function outage(random: number, retry: string): Promise<{ tries: number[]; error: unknown }> {
+    const clock = new HandClock();
+    clock.random = () => random;
+    const tries: number[] = [];
+    const fetch: typeof globalThis.fetch = async (_, init) => {
+      if (init?.method === 'POST') return new Response(retry, { headers: STREAM });
+      tries.push(clock.time);
+      throw new TypeError('no network');
+    };
+    const onDropped: BatonOptions['onDropped'] = ({ waitMs }) => setImmediate(() => clock.move(waitMs));
+    // With the options that a page has when it sets none.
+    const stream = await createBaton({ clock, fetch, onDropped }).open('https://a.test/completions', INIT);
+    return { tries, error: await read(stream).catch((error) => error) };
+  }
+
+  it('leave no 8 s of an outage without a try, for five minutes', async () => {
+    for (const random of [0, 1]) {
+      for (const retry of ['', 'retry: 2000\n\n', 'retry: 60000\n\n']) {
+        const { tries, error } = await outage(random, retry);
+        for (const [at, time] of tries.entries()) assert.ok(time - (tries[at - 1] ?? 0) <= 8000, `${tries}`);
+        assert.ok((tries.at(-1) ?? 0) > 292_000, `${tries}`);
+        assert.ok(error instanceof ConnectionLostError);
+      }
+    }
+  });
+
+  it('end at once when the network or the user is back', async () => {
+    const server = await serve([{ cutAt: offset(2), how: 'clean' }, { beforeHeader: true }]);
+    const clock = new HandClock();
+    const woken = new Set<() => void>();
+    let calls = 0;
+    const stream = await begin(server, {
+      clock,
+      ack: false,
+      wake: (run) => {
+        calls += 1;
+        woken.add(run);
+        return () => void woken.delete(run);
+      },
+      onDropped: () => setImmediate(() => woken.forEach((run) => void run())),
+    });
+    assertWhole(await read(stream));
+    assert.deepEqual([clock.time, calls, woken.size], [0, 2, 0]);
+  });
+
+  it('last as long as the server asked for, whoever is back', async () => {
+    const server = await serve([
+      { cutAt: offset(2), how: 'clean' },
+      { status: 503, headers: { 'retry-after': '5' } },
+    ]);
+    const clock = new HandClock();
+    let calls = 0;
+    const stream = await begin(server, {
+      clock,
+      ack: false,
+      wake: () => {
+        calls += 1;
+        return () => {};
+      },
+      onDropped: ({ waitMs }) => setImmediate(() => clock.move(waitMs)),
+    });
+    assertWhole(await read(stream));
+    assert.equal(calls, 1);
+    assert.ok(clock.time >= 5000);
   });
 
   it('end at once when the caller leaves', async () => {
@@ -410,6 +479,36 @@ describe('backpressure', () => {
   });
 });
 
+describe('a storage whose first write takes longest', () => {
+  it('ends with the place of the last event', async () => {
+    const inner = memoryStorage();
+    const held = gate();
+    const storage = {
+      ...inner,
+      async setItem(key: string, value: string) {
+        if (JSON.parse(value).seq === -1) await held.promise;
+        await inner.setItem(key, value);
+      },
+    };
+    const server = await serve();
+    const opened = begin(server, { key: 'k', storage });
+    let hasStream = false;
+    void opened.then(() => {
+      hasStream = true;
+    });
+    await once(server.happened, 'post');
+    // Long enough for an answer that waits for nothing else to be read.
+    for (let turn = 0; turn < 50; turn += 1) await settle();
+    assert.equal(hasStream, false);
+    held.open();
+    for await (const event of await opened) {
+      if (event.seq === 3) break;
+    }
+    await settle();
+    assert.equal(JSON.parse((await storage.getItem('baton:k')) ?? '{}').seq, 3);
+  });
+});
+
 describe('leaving', () => {
   it('detaches when the loop is left, and resume goes on after the last event', async () => {
     const server = await serve();
@@ -572,11 +671,7 @@ describe('cancelling', () => {
         return new Response(null, { status: 204 });
       }
       begun += 1;
-      const headers = {
-        'content-type': 'text/event-stream',
-        'baton-stream': `s${begun}`,
-        location: `/v1/streams/s${begun}`,
-      };
+      const headers = { ...STREAM, 'baton-stream': `s${begun}`, location: `/v1/streams/s${begun}` };
       return new Response(new ReadableStream(), { headers });
     };
     const baton = client({ fetch });
@@ -586,23 +681,6 @@ describe('cancelling', () => {
     await baton.cancel();
     assert.equal(cancelled.length, 64);
     assert.equal(cancelled.at(-1), 'https://a.test/v1/streams/s70/cancel');
-  });
-});
-
-describe('a stream that the server could not keep', () => {
-  it('is read as it comes, and asked for nowhere', async () => {
-    const asked: string[] = [];
-    const fetch: typeof globalThis.fetch = async (input) => {
-      asked.push(new URL(String(input)).pathname);
-      const headers = { 'content-type': 'text/event-stream', 'baton-stream': 's' };
-      return new Response('data: {"a":1}\n\n', { headers });
-    };
-    const storage = memoryStorage();
-    const baton = client({ fetch, key: 'k', storage });
-    const response = await baton.fetch('https://a.test/v1/chat/completions', INIT);
-    assert.equal(await response.text(), 'data: {"a":1}\n\n');
-    assert.deepEqual(asked, ['/v1/chat/completions']);
-    assert.equal(await baton.resume('k'), undefined);
   });
 });
 
@@ -634,13 +712,88 @@ describe('the request itself', () => {
     assert.equal(server.asked('POST', /completions$/).length, 4);
   });
 
-  it('leaves a first refusal to the caller, and waits one out behind a lost response', async () => {
+  it('leaves a first refusal to the caller of fetch, and waits one out behind a lost response', async () => {
     const server = await serve([{ status: 503, headers: { 'retry-after': '0' } }]);
     const response = await client().fetch(`${server.origin}/v1/chat/completions`, INIT);
     assert.equal(response.status, 503);
     await response.text();
     server.script = [{ beforeHeader: true }, { status: 503, headers: { 'retry-after': '0' } }];
     assertWhole(await read(await begin(server)));
+  });
+
+  /** Opens while the server says these times that it is busy; what `open` did, how long it waited, and how often it asked. */
+  async function openBusy(script: readonly Fault[], options: BatonOptions = {}) {
+    const server = await serve(script);
+    const clock = new HandClock();
+    const opened = client({ clock, stallMs: 0, ...options }).open(
+      `${server.origin}/v1/chat/completions`,
+      INIT,
+    );
+    let settled = false;
+    const over = () => {
+      settled = true;
+    };
+    opened.then(over, over);
+    const waits: number[] = [];
+    while (!settled) {
+      await settle();
+      const { next } = clock;
+      if (next === undefined) continue;
+      waits.push(next - clock.time);
+      clock.move(next - clock.time);
+    }
+    const keys = server.asked('POST', /completions$/).map((seen) => seen.headers['idempotency-key']);
+    assert.equal(new Set(keys).size, 1);
+    const error = await opened
+      .then(async (stream) => assertWhole(await read(stream)))
+      .catch((error) => error);
+    return { error, waits, asked: keys.length };
+  }
+  const busy = (status: number, after?: string): Fault => ({
+    status,
+    ...(after === undefined ? {} : { headers: { 'retry-after': after } }),
+  });
+
+  it('waits a busy server out for open, as long as it says or else as long as others', async () => {
+    const retry = { baseMs: 1000, maxMs: 5000 };
+    const { error, waits, asked } = await openBusy([busy(503, '5'), busy(429), busy(429, '7')], { retry });
+    assert.equal(error, undefined);
+    assert.deepEqual(waits, [5000, 2000, 7000]);
+    assert.equal(asked, 4);
+  });
+
+  it('is refused when the server stays busy, or asks for more time than an outage may last', async () => {
+    for (const [script, asked, retryAfterMs] of [
+      [Array(9).fill(busy(503, '5')), 4, 5000],
+      [[busy(429, '3600')], 1, 3_600_000],
+      [Array(9).fill(busy(503)), 4, 0],
+    ] as const) {
+      const { error, ...seen } = await openBusy(script);
+      assert.ok(error instanceof RequestRefusedError, String(error));
+      assert.match(error.message, /scripted/);
+      assert.deepEqual([seen.asked, error.retryAfterMs], [asked, retryAfterMs]);
+    }
+  });
+
+  it('is refused at once with any other status', async () => {
+    for (const status of [400, 401, 500, 502, 504]) {
+      const { error, asked } = await openBusy([busy(status), {}]);
+      assert.ok(error instanceof RequestRefusedError && error.status === status);
+      assert.equal(asked, 1);
+    }
+  });
+
+  it('is not waited for by who leaves', async () => {
+    const server = await serve([busy(503, '5'), {}]);
+    const clock = new HandClock();
+    const abort = new AbortController();
+    const opened = begin(server, { clock, stallMs: 0 }, { signal: abort.signal });
+    opened.catch(() => {});
+    while (clock.pending === 0) await settle();
+    abort.abort();
+    await assert.rejects(opened, { name: 'AbortError' });
+    assert.equal(clock.pending, 0);
+    assert.equal(server.seen.length, 1);
   });
 
   it('aborts like any fetch', async () => {
@@ -699,6 +852,49 @@ describe('a server that is no Baton', () => {
     assert.ok(events.length >= 3);
     assert.equal(server.asked('GET', /streams/).length, 0);
     assert.equal(await storage.getItem('baton:k'), null);
+  });
+
+  it('that is one, but has no room to keep the answer, is read without coming back', async () => {
+    const saved: string[] = [];
+    const memory = memoryStorage();
+    const storage = { ...memory, setItem: (key: string) => void saved.push(key) };
+    const begun: string[] = [];
+    const options: BatonOptions = {
+      key: 'k',
+      storage,
+      ack: { every: 1 },
+      onStream: ({ id }) => void begun.push(id),
+      onDropped: () => assert.fail('it came back'),
+    };
+    const unkept = { unkept: true, cutAt: 900 };
+    const server = await serve([{ ...unkept, how: 'clean' }, unkept, { ...unkept, how: 'clean' }, unkept]);
+
+    // The cut is passed on as it was: an end is an end, and a fault is the connection's own.
+    const events = await read(await begin(server, options));
+    assert.ok(events.length >= 3 && events.every(({ seq }) => seq === undefined));
+    const lost = (error: unknown) => error instanceof TypeError && /terminated/.test(error.message);
+    await assert.rejects(read(await begin(server, options)), lost);
+    const { fetch } = client(options);
+    const ask = async () => (await fetch(`${server.origin}/v1/chat/completions`, INIT)).text();
+    assert.match(await ask(), /^retry: 1\n/);
+    await assert.rejects(ask(), lost);
+
+    assert.deepEqual([saved, begun, server.acks], [[], ['', ''], []]);
+    assert.equal(server.seen.length, 4);
+  });
+
+  it('that is one is believed without a Location by who knows where its streams are', async () => {
+    const at = `/v1/streams/st_1x${EVENTS.length}`;
+    const fetch: typeof globalThis.fetch = async (input, init) => {
+      const { status, body, headers } = await globalThis.fetch(input, init);
+      const kept = new Headers(headers);
+      kept.delete('location');
+      return new Response(body, { status, headers: kept });
+    };
+    const server = await serve([{ cutAt: offset(3), how: 'clean' }]);
+    const streamUrl = () => server.origin + at;
+    assertWhole(await read(await begin(server, { fetch, streamUrl })));
+    assert.equal(server.asked('GET', /streams/)[0]?.path, at);
   });
 
   it('that is one, but sends events of another stream, is not believed', async () => {

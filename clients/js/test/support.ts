@@ -82,6 +82,11 @@ export class HandClock implements Clock {
     };
   }
 
+  /** When the next timer is due. */
+  get next(): number | undefined {
+    return this.#timers.map((timer) => timer.at).sort((a, b) => a - b)[0];
+  }
+
   /** How many timers are set. */
   get pending(): number {
     return this.#timers.length;
