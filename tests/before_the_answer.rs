@@ -9,6 +9,7 @@ use baton::mock::End;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use support::returning::{Client, Events, data, header, one_engine, post, wire};
 use support::{Rig, Setup, client, request, within};
@@ -186,13 +187,16 @@ async fn whoever_leaves_just_as_the_header_comes_leaves_no_stream_behind() {
 async fn an_error_whose_body_does_not_come_is_told_without_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let header = Arc::new(Notify::new());
+    let answer = Arc::clone(&header);
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
             tokio::spawn(async move {
                 let mut request = [0; 4096];
                 let read = socket.read(&mut request).await.unwrap_or_default();
                 if request[..read].starts_with(b"POST") {
-                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    answer.notified().await;
                     let head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"er";
                     let _ = socket.write_all(head).await;
                     let _ = socket.read(&mut request).await;
@@ -202,8 +206,23 @@ async fn an_error_whose_body_does_not_come_is_told_without_it() {
     });
     let setup = Setup { engines: Vec::new(), ..Setup::new("") }.route("heartbeat: 100ms");
     let rig = setup.start_before(&[url], "").await;
-    let events = Events::of(rig.send(&client(), &request()).await).all().await;
+    let events = Events::of(rig.send(&client(), &request()).await);
+    header.notify_one();
+    let events = events.all().await;
     assert!(wire(&events).contains("the engine answered 500"), "{}", wire(&events));
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_to_be_continued_gets_its_header_and_heartbeats_all_the_same() {
+    let rig = one_engine("leg1 stall@head", "heartbeat: 100ms, continuation: {max_body: 1KiB}").await;
+    let mut long = request();
+    long["messages"][0]["content"] = "Tell me more. ".repeat(200).into();
+    let mut events = Events::of(rig.send(&client(), &long).await);
+    let early = within(events.response.chunk()).await.expect("not torn").expect("not over");
+    assert!(early.starts_with(b": ping\n\n"), "{early:?}");
+    within(rig.engines[0].wait_stalled(0)).await;
+    rig.engines[0].release(0);
+    assert!(wire(&events.all().await).contains("[DONE]"));
 }
 
 #[tokio::test]

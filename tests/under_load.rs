@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use baton::mock::{Engine, Running};
 use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -220,7 +218,7 @@ async fn a_plain_client_that_does_not_read_ends_as_any_other() {
     drop(slow);
     within(async {
         while !counted(&rig, "baton_journal_streams 0").await {
-            tokio::time::sleep(Duration::from_millis(20)).await
+            tokio::task::yield_now().await
         }
     })
     .await;

@@ -61,6 +61,8 @@ struct Chat<'a> {
     policy: Policy,
     /// How many choices the answer is to have.
     choices: usize,
+    /// It is to be an event stream.
+    streams: bool,
     /// The client may come back to the answer, which is that to this request.
     resumable: Option<Resumable>,
     route: &'a Route,
@@ -141,8 +143,11 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     };
     match gateway.load().make_room().await {
         Room::Ample => {}
-        Room::Tight if resumable.take().is_some() => gateway.metrics().not_kept("load"),
-        Room::Tight => {}
+        Room::Tight => {
+            if resumable.take().is_some() {
+                gateway.metrics().not_kept("load");
+            }
+        }
         Room::None => {
             gateway.metrics().turned_away();
             return refuse(gateway, session, &Fault::Overloaded).await;
@@ -155,7 +160,7 @@ pub(super) async fn serve(gateway: &Gateway, session: &mut ServerSession, api: A
     let choices = parsed.as_ref().map_or(1, ChatRequest::choices);
     let request = parsed.ok().filter(|_| body.len() <= route.continuation.max_body);
     let policy = policy(route, gateway.cluster(route.continuation.upstream));
-    let chat = Chat { began, client, head: Arc::new(head), request, policy, choices, resumable, route };
+    let chat = Chat { began, client, head: Arc::new(head), request, policy, choices, streams, resumable, route };
     answer(gateway, session, chat, body, writer).await
 }
 
@@ -169,8 +174,7 @@ async fn answer(
 ) -> Result<Served> {
     let mut opening = chat.first_leg(gateway, body);
     // Only a stream has a header that can be told before an engine has answered, and heartbeats.
-    let streams = chat.request.as_ref().is_some_and(ChatRequest::stream);
-    let opened = match wait(session, &mut opening, chat.route.heartbeat.filter(|_| streams)).await {
+    let opened = match wait(session, &mut opening, chat.route.heartbeat.filter(|_| chat.streams)).await {
         Waited::Opened(Ok(opened)) => opened,
         Waited::Opened(Err(error)) => {
             warn!("a request got no answer: {error}");
@@ -305,14 +309,18 @@ async fn carry(
     let keeping = keeping(gateway, &mut chat, &id, &writer);
     let kept = keeping.is_some();
     let header = match &first {
-        First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept)?,
-        First::Opening(_) => stream_header(&event_stream()?, client, &id, kept)?,
+        First::Open(opened) => stream_header(opened.leg.response(), client, &id, kept),
+        First::Opening(_) => event_stream().and_then(|engine| stream_header(&engine, client, &id, kept)),
     };
-    let told = reply::header(gateway.cors(), session, header).await;
+    let told = match header {
+        Ok(header) => reply::header(gateway.cors(), session, header).await.map_err(|error| error.into_down()),
+        Err(error) => Err(error),
+    };
     let start = start(gateway, chat, id, first, writer, keeping);
     if let Err(error) = told {
+        // It can be found already, and must come to its end.
         stream::leave(start);
-        return Err(error.into_down());
+        return Err(error);
     }
     match stream::serve(session, start).await {
         Attached::Served | Attached::Lost => Ok(Served::Stream),
